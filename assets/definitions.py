@@ -1,0 +1,48 @@
+"""The Dagster project: what ``workspace.yaml`` and ``dg`` load."""
+
+import warnings
+
+import dagster as dg
+from dagster_duckdb import DuckDBResource
+
+from assets.automation import build_jobs, build_landing_sensor, build_schedules
+from assets.factory import build_assets
+from medallion.project import Project, load_project
+from resources.lake import LakeReader, LakeResource, LandingResource
+
+FEEDS = "assets.feeds"
+
+
+def build_definitions(feeds: str = FEEDS) -> dg.Definitions:
+    """The definitions of all feeds of a package.
+
+    Raises:
+        DeclarationError: naming the feed file that is at fault.
+    """
+    project = load_project(feeds)
+    with warnings.catch_warnings():
+        # Partitioned checks and clipped windows are previews in Dagster 1.13; both are pinned and tested here.
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return _definitions(project)
+
+
+def _definitions(project: Project) -> dg.Definitions:
+    jobs = build_jobs(project)
+    lake, duckdb = LakeResource(), DuckDBResource(database=":memory:")
+    return dg.Definitions(
+        assets=build_assets(project.tables),
+        jobs=list(jobs.values()),
+        schedules=build_schedules(jobs),
+        sensors=[build_landing_sensor(project, jobs)],
+        resources={
+            "lake": lake,
+            "landing": LandingResource(),
+            "duckdb": duckdb,
+            "lake_reader": LakeReader(lake, duckdb, project),
+        },
+        executor=dg.in_process_executor,
+    )
+
+
+defs = build_definitions()

@@ -1,0 +1,115 @@
+"""Turns declared tables into Dagster assets. Bodies load, call the engine and report; they decide nothing."""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import dagster as dg
+from dagster_duckdb import DuckDBResource
+
+from assets import report as reporting
+from assets.specs import asset_key, asset_spec, partitions_definition, quarantine_spec
+from checks.translate import check_specs
+from medallion.partitions import Whole
+from medallion.refine import Run, refine
+from medallion.tables import Table
+from resources.lake import LakeResource, LandingResource
+
+_UNIT_OF_BACKFILL = 366
+"""Gold is backfilled in runs of up to a year; any number that differs from bronze's and silver's policy serves, so that
+Dagster starts gold only where its parents stand."""
+
+
+def build_assets(tables: Iterable[Table]) -> list[dg.AssetsDefinition | dg.AssetSpec]:
+    """The assets of a project: one operation for a source and what is refined from it, one for each gold table."""
+    tables = list(tables)
+    built: list[dg.AssetsDefinition | dg.AssetSpec] = [_operation(chain) for chain in chains(tables)]
+    built.extend(quarantine_spec(table) for table in tables if table.quarantine_path is not None)
+    return built
+
+
+def chains(tables: Iterable[Table]) -> list[list[Table]]:
+    """The tables that share an operation, in order.
+
+    A source that fails for one day must not keep the other days out of silver. Dagster skips a whole step whose parent
+    step failed, so a source and what is refined from it are one step, which reports each partition of each table by
+    itself.
+    """
+    tables = list(tables)
+    found: list[list[Table]] = []
+    taken: set[str] = set()
+    for table in tables:
+        if table.path not in taken:
+            chain = [table, *_refinements(table, tables)]
+            taken.update(each.path for each in chain)
+            found.append(chain)
+    return found
+
+
+def _refinements(source: Table, tables: Iterable[Table]) -> list[Table]:
+    if source.layer != "bronze":
+        return []
+    return [
+        table
+        for table in tables
+        if table.layer == "silver"
+        and next(iter(table.inputs.values())).table is source
+        and table.partition == source.partition
+    ]
+
+
+def _operation(chain: list[Table]) -> dg.AssetsDefinition:
+    first = chain[0]
+    partitions = partitions_definition(first.partition)
+    single = dg.BackfillPolicy.single_run()
+    own = dg.BackfillPolicy.multi_run(_UNIT_OF_BACKFILL)
+
+    @dg.multi_asset(
+        name=f"{first.layer}__{first.name}",
+        specs=[asset_spec(table) for table in chain],
+        check_specs=[spec for table in chain for spec in check_specs(table, partitions)],
+        can_subset=True,
+        backfill_policy=None if partitions is None else (own if first.layer == "gold" else single),
+        description=first.description or None,
+    )
+    def operation(
+        context: dg.AssetExecutionContext, lake: LakeResource, landing: LandingResource, duckdb: DuckDBResource
+    ) -> Iterator[Any]:
+        run = _run(context, lake, landing, duckdb, needs_landing=any(table.layer == "bronze" for table in chain))
+        failed = []
+        for table in chain:
+            if asset_key(table) not in context.selected_asset_keys:
+                continue
+            keys = _keys(context, table)
+            report = refine(table, keys, run)
+            yield from reporting.events(context, table, report, run.lake)
+            context.log.info(reporting.summary(report))
+            if report.refused:
+                failed.append(reporting.failure(report))
+        if failed:
+            raise failed[0] if len(failed) == 1 else reporting.together(failed)
+
+    return operation
+
+
+def _keys(context: dg.AssetExecutionContext, table: Table) -> list[str]:
+    if isinstance(table.partition, Whole):
+        return list(table.partition.keys())
+    return list(context.partition_keys)
+
+
+def _run(
+    context: dg.AssetExecutionContext,
+    lake: LakeResource,
+    landing: LandingResource,
+    database: DuckDBResource,
+    *,
+    needs_landing: bool,
+) -> Run:
+    return Run(
+        lake=lake.open(),
+        landing=landing.open() if needs_landing else None,
+        run_id=context.run_id,
+        started_at=dt.datetime.now(dt.UTC),
+        connect=database.get_connection,
+    )

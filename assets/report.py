@@ -1,0 +1,182 @@
+"""What the engine did, told to Dagster: materializations, quarantine, and checks, per partition.
+
+Dagster is the witness. Everything here comes from outcomes; nothing decides.
+"""
+
+import base64
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+import polars as pl
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+
+from assets.specs import asset_key, quarantine_key
+from checks.translate import GATE, gate_evaluation, rule_evaluations
+from medallion.lake import Lake
+from medallion.outcomes import Blocked, Committed, Outcome, Report, Unchanged
+from medallion.partitions import Whole
+from medallion.tables import Table
+
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.MaterializeResult[None]
+_CHART_POINTS = 28
+
+
+def events(context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake) -> Iterator[Event]:
+    """The events of one table's report, in the order that Dagster needs: materializations, then evaluations."""
+    unpartitioned = isinstance(table.partition, Whole)
+    complete = not report.refused
+    charts = _charts(table, report, lake)
+    for key, outcome in report.published.items():
+        metadata = {**_metadata(table, outcome), **charts.get(key, {})}
+        if table.quarantine_path is not None and isinstance(outcome, Committed | Unchanged):
+            yield _quarantine(table, None if unpartitioned else key, outcome)
+        if not complete:
+            yield dg.AssetMaterialization(asset_key(table), partition=key, metadata=metadata)
+        elif unpartitioned:
+            yield dg.MaterializeResult(asset_key(table), metadata=metadata)
+        else:
+            context.add_asset_metadata(metadata, asset_key=asset_key(table), partition_key=key)
+    if complete and not unpartitioned:
+        yield dg.MaterializeResult(asset_key(table))
+    yield from _evaluations(context, table, report)
+
+
+def _metadata(table: Table, outcome: Committed | Unchanged) -> dict[str, Any]:
+    evidence, verdict = outcome.evidence, outcome.verdict
+    count = "dagster/row_count" if isinstance(table.partition, Whole) else "dagster/partition_row_count"
+    metadata: dict[str, Any] = {
+        count: verdict.accepted,
+        "outcome": type(outcome).__name__,
+        "table version": outcome.version,
+        "batch id": evidence.batch_id,
+        "content digest": evidence.content,
+    }
+    if table.schema is not None:
+        metadata |= {"read": verdict.read, "quarantined": verdict.quarantined, "collapsed": verdict.collapsed}
+        metadata["verdict"] = dg.MetadataValue.md(verdict.to_markdown())
+    if verdict.quarantined:
+        metadata["quarantined by reason"] = _reasons(verdict.quarantined_by_rule)
+    if evidence.closed is not None:
+        metadata["closed"] = evidence.closed
+    for source in evidence.sources:
+        metadata |= {"source file": source.name, "source sha256": source.sha256, "source bytes": source.size}
+    return metadata
+
+
+def _reasons(by_rule: Mapping[str, int]) -> dg.TableMetadataValue:
+    schema = dg.TableSchema([dg.TableColumn("rule", "string"), dg.TableColumn("rows", "int")])
+    rows = sorted(by_rule.items(), key=lambda item: -item[1])
+    return dg.MetadataValue.table([dg.TableRecord({"rule": rule, "rows": count}) for rule, count in rows], schema)
+
+
+def _quarantine(table: Table, key: str | None, outcome: Committed | Unchanged) -> dg.AssetMaterialization:
+    verdict = outcome.verdict
+    count = "dagster/row_count" if key is None else "dagster/partition_row_count"
+    metadata: dict[str, Any] = {count: verdict.quarantined, "batch id": outcome.evidence.batch_id}
+    if verdict.quarantined:
+        metadata["by reason"] = _reasons(verdict.quarantined_by_rule)
+    return dg.AssetMaterialization(quarantine_key(table), partition=key, metadata=metadata)
+
+
+def _evaluations(context: dg.AssetExecutionContext, table: Table, report: Report) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yielded after the materializations, because an evaluation names the one that it judges."""
+    key_of = asset_key(table)
+    unpartitioned = isinstance(table.partition, Whole)
+    targets = _targets(context, table, report)
+    single = len(report.outcomes) == 1
+    for key, outcome in report.outcomes.items():
+        partition = None if unpartitioned else key
+        named = [(GATE, gate_evaluation(table, key, outcome))]
+        if not isinstance(outcome, Unchanged) or single:
+            named += rule_evaluations(table, outcome, every=single)
+        for name, evaluation in named:
+            yield dg.AssetCheckEvaluation(
+                asset_key=key_of,
+                check_name=name,
+                partition=partition,
+                blocking=name == GATE,
+                target_materialization_data=targets.get(key),
+                **evaluation,  # type: ignore[arg-type]
+            )
+
+
+def _targets(
+    context: dg.AssetExecutionContext, table: Table, report: Report
+) -> dict[str, AssetCheckEvaluationTargetMaterializationData]:
+    """The materialization that each partition's evaluations judge: the newest, of this run or an earlier one."""
+    storage = context.instance.event_log_storage
+    if isinstance(table.partition, Whole):
+        newest = context.instance.get_latest_materialization_event(asset_key(table))
+        if newest is None:
+            return {}
+        ids = {Whole.KEY: newest.storage_id} if hasattr(newest, "storage_id") else {}
+    else:
+        kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+        ids = dict(storage.get_latest_storage_id_by_partition(asset_key(table), kind, set(report.outcomes)))
+    # Dagster shows the time of an evaluation's target and decides nothing by it.
+    now = time.time()
+    return {
+        key: AssetCheckEvaluationTargetMaterializationData(storage_id=each, run_id=context.run_id, timestamp=now)
+        for key, each in ids.items()
+    }
+
+
+def _charts(table: Table, report: Report, lake: Lake) -> dict[str, dict[str, Any]]:
+    """For a table with a chart column: its total, and a small picture of the totals of the partitions before."""
+    if table.chart is None or not report.published:
+        return {}
+    snapshot = lake.pin(table.path, table.partition)
+    column = table.partition.column
+    keys = table.partition.keys()
+    totals = snapshot.scan(keys).group_by(column).agg(pl.col(table.chart).sum()).collect()
+    by_value = dict(totals.iter_rows())
+    series = {key: float(by_value.get(table.partition.value(key), 0.0)) for key in keys}
+    found = {}
+    for key in report.published:
+        at = keys.index(key)
+        window = keys[max(0, at - _CHART_POINTS + 1) : at + 1]
+        found[key] = {
+            f"total {table.chart}": series[key],
+            f"{table.chart} until here": dg.MetadataValue.md(
+                f"![{table.chart} of {window[0]} to {key}]({bar_chart([series[each] for each in window])})"
+            ),
+        }
+    return found
+
+
+def bar_chart(values: list[float], width: int = 320, height: int = 60) -> str:
+    """A bar chart as a data URI of an SVG image; the last bar stands out."""
+    top = max([*values, 1e-9])
+    step = width / len(values)
+    bars = "".join(
+        f'<rect x="{i * step:.1f}" y="{height - max(value, 0) / top * height:.1f}" width="{max(step - 1, 0.5):.1f}" '
+        f'height="{max(value, 0) / top * height:.1f}" fill="{"#e07a1f" if i == len(values) - 1 else "#8aa4c8"}"/>'
+        for i, value in enumerate(values)
+    )
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{bars}</svg>'
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def summary(report: Report) -> str:
+    """One line on a run over a table."""
+    return f"{report.table}: {report.name}, {len(report.published)} of {len(report.outcomes)} partitions in place"
+
+
+def failure(report: Report) -> dg.Failure:
+    """The failure that ends a run in which some partitions were refused. Retrying it would refuse them again."""
+    refused: Mapping[str, Outcome] = report.refused
+    lines = [str(error) for error in report.errors.values()]
+    shown = "\n".join(lines[:5]) + (f"\n... and {len(lines) - 5} more" if len(lines) > 5 else "")
+    blocked = [key for key, each in refused.items() if isinstance(each, Blocked)]
+    return dg.Failure(
+        f"{summary(report)}\n{shown}",
+        metadata={"outcome": report.name, "refused": ", ".join(refused), "blocked": ", ".join(blocked) or "none"},
+        allow_retries=False,
+    )
+
+
+def together(failures: list[dg.Failure]) -> dg.Failure:
+    """One failure for several tables of one operation."""
+    return dg.Failure("\n".join(str(each.description) for each in failures), allow_retries=False)

@@ -1,0 +1,134 @@
+"""Declarations as Dagster sees them: partitions, mappings, column schemas, kinds and owners."""
+
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from medallion import partitions as cut
+from medallion.errors import DeclarationError
+from medallion.gate import FAILURES, WARNINGS, compile_contract
+from medallion.tables import Input, Sql, Table
+
+QUARANTINE_GROUP = "quarantine"
+
+
+def asset_key(table: Table) -> dg.AssetKey:
+    """``layer/name``."""
+    return dg.AssetKey([table.layer, table.name])
+
+
+def quarantine_key(table: Table) -> dg.AssetKey:
+    """``quarantine/name``."""
+    return dg.AssetKey([QUARANTINE_GROUP, table.name])
+
+
+def partitions_definition(how: cut.Partitioning) -> dg.PartitionsDefinition | None:
+    """The same partitions in Dagster, with the same keys; None for an unpartitioned table."""
+    if isinstance(how, cut.Whole):
+        return None
+    if isinstance(how, cut.Keys):
+        return dg.StaticPartitionsDefinition(list(how.values))
+    if not isinstance(how, cut.TimePartitioning):
+        raise DeclarationError(f"{how} has no counterpart in Dagster")
+    range_: dict[str, Any] = {"start_date": how.start, "end_date": how.end, "timezone": how.timezone}
+    if isinstance(how, cut.Weekly):
+        # Dagster counts weekdays from Sunday.
+        offset = how.window(how.keys()[0])[0].isoweekday() % 7
+        return dg.WeeklyPartitionsDefinition(**range_, day_offset=offset)
+    if isinstance(how, cut.Monthly):
+        return dg.MonthlyPartitionsDefinition(**range_)
+    if isinstance(how, cut.Hourly):
+        first, last = f"{how.start}-00", f"{how.end}-00"
+        return dg.HourlyPartitionsDefinition(
+            start_date=first, end_date=last, timezone=how.timezone, fmt=cut.Hourly.key_format
+        )
+    return dg.DailyPartitionsDefinition(**range_)
+
+
+def dependency(given: Input, target: Table) -> dg.AssetDep:
+    """An input as a dependency, with the mapping that the engine uses itself."""
+    mine = given.table.partition
+    key = asset_key(given.table)
+    if isinstance(mine, cut.Whole) or isinstance(target.partition, cut.Whole):
+        return dg.AssetDep(key)
+    if mine == target.partition and given.days == 1:
+        return dg.AssetDep(key)
+    # Windows are clipped at the ends of the declared range, as the engine clips them.
+    mapping = dg.TimeWindowPartitionMapping(start_offset=-(given.days - 1), allow_nonexistent_upstream_partitions=True)
+    return dg.AssetDep(key, partition_mapping=mapping)
+
+
+def dependencies(table: Table) -> list[dg.AssetDep]:
+    """Everything that a table is built from or refers to."""
+    deps = {asset_key(each.table): dependency(each, table) for each in table.inputs.values()}
+    for reference in table.references.values():
+        deps.setdefault(asset_key(reference.table), dg.AssetDep(asset_key(reference.table)))
+    return list(deps.values())
+
+
+def asset_spec(table: Table) -> dg.AssetSpec:
+    """A table as an asset."""
+    kinds = {"deltalake", "duckdb" if isinstance(table.transform, Sql) else "polars"}
+    if table.source:
+        kinds.add("parquet" if table.source.endswith(".parquet") else "csv")
+    metadata: dict[str, object] = {"table": dg.MetadataValue.text(table.path)}
+    if table.schema is not None:
+        metadata["dagster/column_schema"] = _column_schema(table)
+        metadata["key"] = ", ".join(table.key)
+    return dg.AssetSpec(
+        asset_key(table),
+        deps=dependencies(table),
+        description=table.description or None,
+        group_name=table.layer,
+        kinds=kinds,
+        owners=list(table.owners),
+        code_version=f"{table.revision}-{table.transform_digest[:8]}",
+        partitions_def=partitions_definition(table.partition),
+        metadata={**metadata, "dagster/io_manager_key": "lake_reader"},
+    )
+
+
+def quarantine_spec(table: Table) -> dg.AssetSpec:
+    """A table's quarantine: an external asset, which the table's own run reports."""
+    columns = [dg.TableColumn(name, "text as it came") for name in table.schema.columns] if table.schema else []
+    columns += [
+        dg.TableColumn(FAILURES, "list of rule and severity", description="every rule that the row breaks"),
+        dg.TableColumn("_source_file", "text"),
+        dg.TableColumn("_source_row", "integer"),
+        dg.TableColumn("_batch_id", "text"),
+    ]
+    return dg.AssetSpec(
+        quarantine_key(table),
+        deps=[asset_key(table)],
+        description=f"Rows that {table.path} refused, with their values as they came and every reason.",
+        group_name=QUARANTINE_GROUP,
+        kinds={"deltalake"},
+        owners=list(table.owners),
+        partitions_def=partitions_definition(table.partition),
+        metadata={"dagster/column_schema": dg.TableSchema(columns=columns)},
+    )
+
+
+def _column_schema(table: Table) -> dg.TableSchema:
+    compiled = compile_contract(table)
+    columns = []
+    for column in compiled.columns:
+        rules = [rule for rule in compiled.rules if rule.column == column.name and rule.scope != "shape"]
+        schema_column = table.schema.columns[column.name] if table.schema is not None else None
+        columns.append(
+            dg.TableColumn(
+                column.name,
+                type=str(column.dtype),
+                description=schema_column.description if schema_column is not None else None,
+                constraints=dg.TableColumnConstraints(
+                    nullable=column.nullable,
+                    unique=table.key == (column.name,),
+                    other=[f"{rule.id.rpartition('.')[2]} ({rule.severity.name})" for rule in rules],
+                ),
+            )
+        )
+    columns.append(
+        dg.TableColumn(WARNINGS, str(pl.List(pl.String)), description="WARNING rules that the row breaks, null if none")
+    )
+    return dg.TableSchema(columns=columns)

@@ -1,0 +1,183 @@
+"""Every error the engine raises, in one tree. Each says what happened, where, and what to do next.
+
+    MedallionError
+    ├── DeclarationError        a feed is declared wrongly; raised at import, before any data is read
+    ├── ConfigurationError      a folder, a setting or an environment variable is not usable
+    ├── UnknownTable            no declared table has that name
+    ├── UnknownPartition        a key that the table's partitions do not have, or may not have
+    ├── SourceError             the landing zone cannot give a partition its file
+    │   ├── SourceMissing         there is no file, and the feed does not say that there should be none
+    │   └── SourceUnreadable      there is a file, and it cannot be parsed
+    ├── InputNotCommitted       an input partition has no committed version to build on
+    ├── RevisionRefused         the live version was made by a higher revision of the feed
+    ├── TransformFailed         the feed's own function raised
+    ├── PartitionBlocked        the gate refused a partition (raised only where a caller asks for an exception)
+    ├── Superseded              another attempt committed this partition first
+    └── TableUnreadable         the lake holds something this version cannot read
+
+An error carries its facts as attributes, so that a caller never parses a message.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigurationError",
+    "DeclarationError",
+    "InputNotCommitted",
+    "MedallionError",
+    "PartitionBlocked",
+    "RevisionRefused",
+    "SourceError",
+    "SourceMissing",
+    "SourceUnreadable",
+    "Superseded",
+    "TableUnreadable",
+    "TransformFailed",
+    "UnknownPartition",
+    "UnknownTable",
+]
+
+
+class MedallionError(Exception):
+    """Base of all errors of the engine."""
+
+
+class DeclarationError(MedallionError):
+    """A table, contract or rule is declared wrongly."""
+
+
+class ConfigurationError(MedallionError):
+    """A folder, setting or environment variable cannot be used as it is."""
+
+
+class UnknownTable(MedallionError):
+    """No declared table has this name."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        self.name, self.known = name, known
+        super().__init__(f"no table is called {name!r}. Declared: {', '.join(known) or 'none'}.")
+
+
+class UnknownPartition(MedallionError):
+    """A partition key that the table does not have."""
+
+    def __init__(self, key: str, rule: str) -> None:
+        self.key, self.rule = key, rule
+        shown = key if len(key) <= 60 else f"{key[:57]}... ({len(key)} characters)"
+        super().__init__(f"{shown!r} is not a partition here: {rule}. Nothing was read or written.")
+
+
+class _AtPartition(MedallionError):
+    """An error that belongs to one partition of one table."""
+
+    def __init__(self, table: str, partition: str, what: str, then: str) -> None:
+        self.table, self.partition, self.what, self.then = table, partition, what, then
+        super().__init__(f"{table} {partition} {what} {then}")
+
+
+_STANDS = "Nothing was published; the previous version stands, if there was one."
+
+
+class SourceError(_AtPartition):
+    """The landing zone cannot give a partition what it needs."""
+
+
+class SourceMissing(SourceError):
+    """The source file of a partition is not there."""
+
+    def __init__(self, table: str, partition: str, source: str, where: str) -> None:
+        self.source = source
+        super().__init__(
+            table,
+            partition,
+            f"has no source file: {source} is not in {where}. {_STANDS}",
+            f"Deliver the file and replay {table} {partition}, or, if none is to come, "
+            f"say so in the feed: bronze(..., closed={{{partition!r}: 'why'}}).",
+        )
+
+
+class SourceUnreadable(SourceError):
+    """The source file of a partition cannot be parsed."""
+
+    def __init__(self, table: str, partition: str, source: str, reason: str, kept: str | None) -> None:
+        self.source, self.reason, self.kept = source, reason, kept
+        where = f" Its bytes are kept at {kept}." if kept else ""
+        super().__init__(
+            table,
+            partition,
+            f"cannot be read from {source}: {reason}. {_STANDS}{where}",
+            f"Repair the file and replay {table} {partition}.",
+        )
+
+
+class InputNotCommitted(_AtPartition):
+    """A partition that this one is built from has no committed version."""
+
+    def __init__(self, table: str, partition: str, missing: tuple[tuple[str, str, str], ...]) -> None:
+        self.missing = missing
+        first = "; ".join(f"{name} {key} ({why})" for name, key, why in missing[:3])
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        super().__init__(
+            table,
+            partition,
+            f"was not built, because it needs {first}{more}. {_STANDS}",
+            f"Repair and materialize {missing[0][0]} {missing[0][1]} first.",
+        )
+
+
+class TransformFailed(_AtPartition):
+    """The feed's own transform raised."""
+
+    def __init__(self, table: str, partition: str, error: BaseException) -> None:
+        self.error = error
+        super().__init__(
+            table,
+            partition,
+            f"failed in its transform: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}."
+            f" {_STANDS}",
+            f"Mend the function and materialize {table} {partition} again.",
+        )
+
+
+class RevisionRefused(_AtPartition):
+    """A feed of a lower revision tried to replace what a higher one published."""
+
+    def __init__(self, table: str, partition: str, mine: int, live: int) -> None:
+        self.mine, self.live = mine, live
+        super().__init__(
+            table,
+            partition,
+            f"was published by revision {live} of its feed, and this is revision {mine}. {_STANDS}",
+            f"Deploy revision {live} or higher; to go back on purpose, declare revision={live + 1} with the old code.",
+        )
+
+
+class PartitionBlocked(_AtPartition):
+    """The gate refused a partition."""
+
+    def __init__(self, table: str, partition: str, reasons: tuple[str, ...]) -> None:
+        self.reasons = reasons
+        super().__init__(
+            table,
+            partition,
+            f"blocked by {'; '.join(reasons)}. {_STANDS}",
+            f"The candidate is held under the table's _held folder; repair the source or the rule and replay "
+            f"{table} {partition}.",
+        )
+
+
+class Superseded(_AtPartition):
+    """Another attempt committed this partition after this one had started."""
+
+    def __init__(self, table: str, partition: str, seen: int, live: int) -> None:
+        self.seen, self.live = seen, live
+        super().__init__(
+            table,
+            partition,
+            f"was committed by another attempt meanwhile (this one started at epoch {seen}, the table is at {live}).",
+            "This attempt committed nothing; there is nothing to do.",
+        )
+
+
+class TableUnreadable(MedallionError):
+    """The lake holds something that this version of the engine cannot read."""

@@ -1,0 +1,134 @@
+"""What a commit was made of and how it was judged: one small JSON document a partition and batch, beside the table.
+
+The document is written before the commit and becomes true when a live file carries its batch id; a document whose batch
+is not live says nothing. It is found from the name of a live file alone, so it answers for any version that can still
+be read, and after log entries have expired. Held candidates (blocked partitions) lie under ``_held`` in the same form.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from medallion.errors import TableUnreadable
+from medallion.lake import FORMAT
+from medallion.staging import sync_folder, write_durably
+from medallion.verdict import Verdict
+
+__all__ = ["Evidence", "SourceFile", "drop_held", "hold", "read_evidence", "read_held", "write_evidence"]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of the landing zone, as it was read."""
+
+    name: str
+    sha256: str
+    size: int
+    kept: str
+    """Where its exact bytes lie, relative to the lake."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The pinned context of one partition's batch.
+
+    Attributes:
+        inputs: by input name: the table, its pinned version, and the content digest of each partition that was read.
+        references: by input or contract column: the table, its version, its content digest, and the digest of what
+            this partition uses of it.
+        closed: why there was no source file to read; None if there was one.
+    """
+
+    table: str
+    partition: str
+    batch_id: str
+    content: str
+    revision: int
+    transform: str
+    contract: str
+    run_id: str
+    attempt: str
+    started_at: str
+    verdict: Verdict
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    references: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sources: tuple[SourceFile, ...] = ()
+    closed: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """The document."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain.update(verdict=self.verdict.to_dict(), sources=[asdict(source) for source in self.sources], format=FORMAT)
+        return json.dumps(plain, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: Path) -> Evidence:
+        """Read a document.
+
+        Raises:
+            TableUnreadable: if a newer engine wrote it, or it is damaged.
+        """
+        try:
+            plain = json.loads(data)
+        except ValueError as error:
+            raise TableUnreadable(f"the evidence at {where} is damaged: {error}. Replay the partition.") from error
+        written = plain.pop("format", 0)
+        if written > FORMAT:
+            raise TableUnreadable(
+                f"the evidence at {where} has format {written}, and this version of medallion knows up to {FORMAT}. "
+                "Use the version that wrote it, or a newer one."
+            )
+        plain["verdict"] = Verdict.from_dict(plain["verdict"])
+        plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
+        return cls(**plain)
+
+
+def _path(table: Path, batch_id: str) -> Path:
+    return table / "_evidence" / f"{batch_id}.json"
+
+
+def write_evidence(table: Path, documents: Iterable[Evidence], *, durable: bool) -> None:
+    """Keep the documents of a slice, before the commit that makes them true."""
+    folder = table / "_evidence"
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in documents:
+        write_durably(_path(table, each.batch_id), each.to_json(), durable=durable)
+    if durable:
+        sync_folder(folder)
+
+
+def read_evidence(table: Path, batch_id: str) -> Evidence | None:
+    """The document of a batch; None if it is gone."""
+    path = _path(table, batch_id)
+    return Evidence.from_json(path.read_bytes(), path) if path.exists() else None
+
+
+def hold(table: Path, evidence: Evidence, accepted: pl.DataFrame, quarantined: pl.DataFrame) -> Path:
+    """Keep a blocked candidate where it can be looked at: its rows, what was refused of it, and why."""
+    folder = table / "_held" / evidence.partition
+    drop_held(table, evidence.partition)
+    folder.mkdir(parents=True, exist_ok=True)
+    if accepted.width:
+        accepted.write_parquet(folder / "accepted.parquet")
+        quarantined.write_parquet(folder / "quarantined.parquet")
+    write_durably(folder / "evidence.json", evidence.to_json())
+    return folder
+
+
+def read_held(table: Path, key: str) -> Evidence | None:
+    """The evidence of a partition's blocked candidate; None if there is none."""
+    path = table / "_held" / key / "evidence.json"
+    return Evidence.from_json(path.read_bytes(), path) if path.exists() else None
+
+
+def drop_held(table: Path, key: str) -> None:
+    """Forget a partition's blocked candidate, because a later one was committed or took its place."""
+    shutil.rmtree(table / "_held" / key, ignore_errors=True)

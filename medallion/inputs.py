@@ -1,0 +1,184 @@
+"""What a partition is built from: pinned versions, their content, and the frames that a transform is given.
+
+A transform sees every partitioned input with the *target's* partition column. Where windows differ (days to a month, a
+trailing week), a row appears once for each target partition whose window holds it, so that one grouping by the target's
+column serves any number of partitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from medallion.digests import digest
+from medallion.errors import TransformFailed
+from medallion.lake import Snapshot
+from medallion.partitions import Partitioning, Whole
+from medallion.tables import Input, Sql, Table
+
+__all__ = ["Connect", "Pinned", "attach_target", "reference_values", "transformed", "used_digests"]
+
+Connect = Callable[[], AbstractContextManager[duckdb.DuckDBPyConnection]]
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """An input at one version."""
+
+    input: Input
+    snapshot: Snapshot
+
+    def contents(self, target: Partitioning, key: str) -> dict[str, str | None]:
+        """The content digest of each partition that ``key`` is built from; None where one is not committed."""
+        return {each: self.snapshot.content(each) for each in self.input.keys_for(target, key)}
+
+    @property
+    def counts_whole(self) -> bool:
+        """Whether all of its content counts for a partition's identity."""
+        return self.input.by is None
+
+
+def attach_target(
+    pinned: Pinned, target: Partitioning, keys: Sequence[str], columns: Sequence[str] | None = None
+) -> pl.LazyFrame:
+    """The rows of an input that some target partitions are built from, with the target's partition column.
+
+    In a trailing window the row's own day is kept in a column with an underscore before its name.
+    """
+    mine = pinned.input.table.partition
+    if isinstance(mine, Whole):
+        return pinned.snapshot.scan(mine.keys(), columns)
+    pairs = [(each, key) for key in keys for each in pinned.input.keys_for(target, key)]
+    rows = pinned.snapshot.scan(dict.fromkeys(each for each, _ in pairs), columns)
+    if mine == target and pinned.input.days == 1:
+        return rows
+    own = f"_{mine.column}" if mine.column == target.column else mine.column
+    mapping = pl.DataFrame(
+        [mine.series([each for each, _ in pairs], own), target.series([key for _, key in pairs])],
+    )
+    renamed = rows.rename({mine.column: own}) if own != mine.column else rows
+    return renamed.join(mapping.lazy(), on=own, how="inner")
+
+
+def transformed(
+    table: Table,
+    inputs: Mapping[str, Pinned],
+    keys: Sequence[str],
+    columns: Mapping[str, Sequence[str]],
+    connect: Connect,
+) -> pl.LazyFrame:
+    """The rows that the table's transform gives for some partitions, with the partition column.
+
+    Args:
+        table: whose transform it is.
+        inputs: pinned, by the transform's names.
+        keys: the partitions; given all at once if the transform is partitionwise, else one after the other.
+        columns: for some inputs, the columns that their files really have.
+        connect: opens a DuckDB connection, for SQL transforms.
+
+    Raises:
+        TransformFailed: if the function itself raises; polars' own errors pass as they are.
+    """
+    if table.partitionwise or len(keys) == 1:
+        return _call(table, inputs, list(keys), columns, connect)
+    return pl.concat([_call(table, inputs, [key], columns, connect) for key in keys])
+
+
+def _call(
+    table: Table,
+    inputs: Mapping[str, Pinned],
+    keys: list[str],
+    columns: Mapping[str, Sequence[str]],
+    connect: Connect,
+) -> pl.LazyFrame:
+    frames = {name: attach_target(each, table.partition, keys, columns.get(name)) for name, each in inputs.items()}
+    if isinstance(table.transform, Sql):
+        rows = _run_sql(table.transform, frames, connect)
+    else:
+        assert table.transform is not None
+        try:
+            rows = table.transform(**frames)
+        except pl.exceptions.PolarsError:
+            raise
+        except Exception as error:
+            raise TransformFailed(table.path, keys[0], error) from error
+        if not isinstance(rows, pl.LazyFrame):
+            wrong = TypeError(f"the transform returned {type(rows).__name__}, and a LazyFrame is expected")
+            raise TransformFailed(table.path, keys[0], wrong)
+    column = table.partition.column
+    if column and column not in rows.collect_schema():
+        if len(keys) > 1:
+            lost = ValueError(f"partition column {column!r} is not in the result of a partitionwise transform")
+            raise TransformFailed(table.path, keys[0], lost)
+        rows = rows.with_columns(pl.lit(table.partition.value(keys[0]), table.partition.dtype()).alias(column))
+    return rows
+
+
+def _run_sql(sql: Sql, frames: Mapping[str, pl.LazyFrame], connect: Connect) -> pl.LazyFrame:
+    with connect() as connection:
+        for name, frame in frames.items():
+            connection.register(name, frame)
+        try:
+            result: pl.DataFrame = connection.sql(sql.query).pl()
+        finally:
+            for name in frames:
+                connection.unregister(name)
+    return result.lazy()
+
+
+def used_digests(table: Table, inputs: Mapping[str, Pinned], keys: Sequence[str]) -> dict[str, dict[str, str]]:
+    """For each input that counts by key, and each partition, a digest of the reference rows that the partition uses.
+
+    The used rows are those whose key occurs in one of the partition's other inputs. Rows are hashed one by one
+    (BLAKE2b, 64 bits) and the hashes of the used ones are hashed in order, so that equal use gives an equal digest.
+    """
+    found: dict[str, dict[str, str]] = {}
+    column = table.partition.column
+    for name, pinned in inputs.items():
+        if pinned.input.by is None:
+            continue
+        by = pinned.input.by
+        reference = pinned.snapshot.scan(pinned.input.table.partition.keys()).collect()
+        hashed = _hash_rows(reference, by)
+        used = [
+            attach_target(each, table.partition, keys).select(*([column] if column else []), by).unique()
+            for other, each in inputs.items()
+            if other != name and not isinstance(each.input.table.partition, Whole) and by in each.snapshot.schema
+        ]
+        rows = (
+            pl.concat(used)
+            .unique()
+            .join(hashed.lazy(), on=by, how="inner")
+            .sort(*([column] if column else []), by)
+            .collect()
+        )
+        digests: dict[str, str] = defaultdict(lambda: digest("none used"))
+        if column:
+            for value, hashes in rows.group_by(column).agg("_hash").iter_rows():
+                digests[str(value)] = digest(hashes)
+        else:
+            digests[Whole.KEY] = digest(rows.get_column("_hash").to_list())
+        found[name] = {key: digests[key] for key in keys}
+    return found
+
+
+def _hash_rows(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    hashes = [
+        int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=8).digest(), "little")
+        for row in rows.iter_rows()
+    ]
+    return pl.DataFrame([rows.get_column(by), pl.Series("_hash", hashes, dtype=pl.UInt64)])
+
+
+def reference_values(snapshot: Snapshot, table: Table, column: str) -> pl.Series:
+    """The values of a reference table's column at a pinned version, sorted, each once."""
+    rows: Any = snapshot.scan(table.partition.keys(), [column]).select(column).unique().sort(column).collect()
+    values: pl.Series = rows.get_column(column)
+    return values

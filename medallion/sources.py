@@ -1,0 +1,197 @@
+"""From a landing zone to bronze rows: keep the exact bytes, then parse what was kept.
+
+A file is copied into the lake under its own SHA-256 first and parsed from there, so that what was hashed, what is kept
+and what was parsed are the same bytes, even if the landing zone changes meanwhile.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from medallion.errors import ConfigurationError, SourceMissing, SourceUnreadable
+from medallion.evidence import SourceFile
+from medallion.staging import write_durably
+from medallion.tables import Table
+
+__all__ = ["Landed", "LandingZone", "collect_sources", "parse"]
+
+_KEPT = "_sources"
+_PATH = "_path"
+
+
+class LandingZone:
+    """A folder in which sources deliver files."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Open a landing zone.
+
+        Raises:
+            ConfigurationError: if the folder is not there.
+        """
+        self.root = Path(root).absolute()
+        if not self.root.is_dir():
+            raise ConfigurationError(
+                f"the landing zone {self.root} is not there. Build the example's with `make landing`, or set "
+                "MEDALLION_LANDING to the folder in which your sources deliver."
+            )
+
+    def path(self, table: Table, key: str) -> Path:
+        """Where the file of a partition is delivered."""
+        assert table.source is not None
+        return self.root / table.source.replace("{" + table.partition.column + "}", key)
+
+    def present(self, table: Table) -> dict[str, tuple[int, int]]:
+        """The partitions whose file is there, each with its size in bytes and time of change in nanoseconds."""
+        found: dict[str, tuple[int, int]] = {}
+        for key in table.partition.keys():  # noqa: SIM118 - a method of partitionings, not of a dictionary
+            path = self.path(table, key)
+            if path.exists():
+                stat = path.stat()
+                found[key] = (stat.st_size, stat.st_mtime_ns)
+        return found
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What the landing zone holds for one partition: a kept file, or the reason why there is none."""
+
+    key: str
+    file: SourceFile | None
+    closed: str | None = None
+
+
+def collect_sources(
+    table: Table, keys: Sequence[str], landing: LandingZone, lake: Path, *, durable: bool
+) -> tuple[list[Landed], dict[str, SourceMissing]]:
+    """Copy the files of some partitions into the lake under their SHA-256.
+
+    Returns:
+        what was found, and an error for each partition that has neither a file nor a reason for having none.
+    """
+    folder = lake / table.path / _KEPT
+    folder.mkdir(parents=True, exist_ok=True)
+    found: list[Landed] = []
+    missing: dict[str, SourceMissing] = {}
+    for key in keys:
+        path = landing.path(table, key)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            if key in table.closed:
+                found.append(Landed(key, None, table.closed[key]))
+            else:
+                name = str(path.relative_to(landing.root))
+                missing[key] = SourceMissing(table.path, key, name, str(landing.root))
+            continue
+        sha256 = hashlib.sha256(data).hexdigest()
+        kept = folder / sha256
+        if not kept.exists() or kept.stat().st_size != len(data):
+            write_durably(kept, data, durable=durable)
+        name = str(path.relative_to(landing.root))
+        found.append(Landed(key, SourceFile(name, sha256, len(data), str(kept.relative_to(lake)))))
+    return found, missing
+
+
+def parse(table: Table, landed: Sequence[Landed], lake: Path) -> pl.DataFrame:
+    """The rows of some kept files, as exported, with the source columns and the partition column.
+
+    Raises:
+        SourceUnreadable: naming the file, if one cannot be parsed. Which one is only known for certain if there is one.
+    """
+    by_header: dict[tuple[str, ...], list[Landed]] = defaultdict(list)
+    for each in landed:
+        if each.file is not None:
+            by_header[_header(table, each, lake)].append(each)
+    frames = [_read(table, group, lake) for _, group in sorted(by_header.items())]
+    if not frames:
+        return _nothing(table)
+    rows = pl.concat(frames, how="diagonal")
+    return rows.sort(table.partition.column, maintain_order=True) if len(frames) > 1 else rows
+
+
+def _nothing(table: Table) -> pl.DataFrame:
+    column = table.partition.column
+    schema = {"_source_file": pl.String, "_source_row": pl.Int64, "_source_sha256": pl.String}
+    return pl.DataFrame(schema={**schema, **({column: table.partition.dtype} if column else {})})
+
+
+def _unreadable(table: Table, each: Landed, reason: str) -> SourceUnreadable:
+    assert each.file is not None
+    return SourceUnreadable(table.path, each.key, each.file.name, reason.rstrip("."), each.file.kept)
+
+
+def _header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
+    """The columns that a file says it has."""
+    assert each.file is not None
+    path = lake / each.file.kept
+    if _is_parquet(table):
+        try:
+            schema = pl.read_parquet_schema(path)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise _unreadable(table, each, str(error).splitlines()[0]) from error
+        names = tuple(schema)
+        kinds = tuple(f"{name}:{dtype}" for name, dtype in schema.items())
+    else:
+        with path.open("rb") as file:
+            first = file.readline(1 << 20)
+        try:
+            names = tuple(next(csv.reader(io.StringIO(first.decode("utf-8-sig"))), ()))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise _unreadable(table, each, f"the first line is no CSV header: {error}") from error
+        kinds = names
+    if not names:
+        raise _unreadable(table, each, "the file is empty, and a delivery without rows still has a header")
+    for name in names:
+        if not name or name.startswith("_") or name == table.partition.column or names.count(name) > 1:
+            raise _unreadable(table, each, f"column {name!r} is empty, reserved or named twice in {list(names)}")
+    return kinds
+
+
+def _read(table: Table, group: Sequence[Landed], lake: Path) -> pl.DataFrame:
+    files = [each.file for each in group if each.file is not None]
+    paths = [lake / file.kept for file in files]
+    try:
+        rows, lengths = (_read_parquet if _is_parquet(table) else _read_csv)(paths)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise _unreadable(table, group[0], str(error).splitlines()[0]) from error
+    column = table.partition.column
+    known = pl.DataFrame(
+        {
+            "_source_file": [file.name for file in files],
+            "_source_sha256": [file.sha256 for file in files],
+            **({column: table.partition.series([each.key for each in group])} if column else {}),
+        }
+    )
+    which = pl.Series(range(len(files)), dtype=pl.UInt32).repeat_by(pl.Series(lengths)).explode().drop_nulls()
+    numbers = pl.concat([pl.int_range(1, length + 1, eager=True, dtype=pl.Int64) for length in lengths])
+    return rows.with_columns(known.select(pl.all().gather(which)).get_columns()).with_columns(_source_row=numbers)
+
+
+def _is_parquet(table: Table) -> bool:
+    return str(table.source).endswith(".parquet")
+
+
+def _read_parquet(paths: Sequence[Path]) -> tuple[pl.DataFrame, list[int]]:
+    frames = [pl.read_parquet(path, glob=False, hive_partitioning=False) for path in paths]
+    return pl.concat(frames), [frame.height for frame in frames]
+
+
+def _read_csv(paths: Sequence[Path]) -> tuple[pl.DataFrame, list[int]]:
+    """The rows of some files, every column as text, and how many each of them has."""
+    if len(set(paths)) < len(paths):
+        # Equal files are kept once. One scan could not tell their rows apart.
+        frames = [pl.read_csv(path, infer_schema=False, glob=False) for path in paths]
+        return pl.concat(frames), [frame.height for frame in frames]
+    scan = pl.scan_csv(list(paths), infer_schema=False, include_file_paths=_PATH, glob=False)
+    rows = scan.collect(engine="streaming")
+    lengths = {path: length for length, path in rows.get_column(_PATH).rle().struct.unnest().iter_rows()}
+    return rows.drop(_PATH), [lengths.get(str(path), 0) for path in paths]

@@ -1,0 +1,144 @@
+"""What the gate says about one partition: a value that prints, serialises, and is the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from medallion.contract import CRITICAL, ERROR, WARNING, Severity
+
+__all__ = ["Finding", "Verdict"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that found something.
+
+    Attributes:
+        rule: the rule's id.
+        severity: of the rule.
+        scope: ``row``, ``table`` or ``shape``.
+        rows: how many rows broke it; 0 for a rule about the table or its columns.
+        message: what was found, for people.
+    """
+
+    rule: str
+    severity: Severity
+    scope: str
+    rows: int
+    message: str
+
+    @property
+    def blocks(self) -> bool:
+        """Whether this finding alone refuses the partition."""
+        return self.severity == CRITICAL or (self.scope != "row" and self.severity >= ERROR)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement of one partition. Always: read = accepted + quarantined + collapsed.
+
+    Attributes:
+        read: rows that the transform gave.
+        accepted: rows that are published, if the partition is not blocked.
+        quarantined: rows that are refused.
+        collapsed: copies that were dropped for an identical row, or an older version of the same key.
+        findings: the rules that found something, most severe first.
+        reasons: rows by the combination of rules they broke, for quarantined and tagged rows.
+    """
+
+    table: str
+    partition: str
+    read: int
+    accepted: int
+    quarantined: int = 0
+    collapsed: int = 0
+    findings: tuple[Finding, ...] = ()
+    reasons: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.read != self.accepted + self.quarantined + self.collapsed:
+            raise AssertionError(
+                f"{self.table} {self.partition}: {self.read} rows read are not {self.accepted} accepted + "
+                f"{self.quarantined} quarantined + {self.collapsed} collapsed"
+            )
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """The findings that refuse the partition."""
+        return tuple(finding for finding in self.findings if finding.blocks)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the partition is refused."""
+        return bool(self.blocking)
+
+    @property
+    def severity(self) -> Severity | None:
+        """The most severe finding's severity; None if nothing was found."""
+        return max((finding.severity for finding in self.findings), default=None)
+
+    @property
+    def quarantined_by_rule(self) -> dict[str, int]:
+        """Quarantined rows by each rule that refused them; a row that broke two counts in both."""
+        return {
+            finding.rule: finding.rows
+            for finding in self.findings
+            if finding.scope == "row" and finding.severity >= ERROR and finding.rows
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "table": self.table,
+            "partition": self.partition,
+            "read": self.read,
+            "accepted": self.accepted,
+            "quarantined": self.quarantined,
+            "collapsed": self.collapsed,
+            "blocked": self.blocked,
+            "findings": [
+                {"rule": f.rule, "severity": f.severity.name, "scope": f.scope, "rows": f.rows, "message": f.message}
+                for f in self.findings
+            ],
+            "reasons": [[list(rules), rows] for rules, rows in sorted(self.reasons.items())],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Verdict:
+        """The verdict that :meth:`to_dict` wrote."""
+        findings = tuple(
+            Finding(f["rule"], Severity[f["severity"]], f["scope"], f["rows"], f["message"]) for f in data["findings"]
+        )
+        return cls(
+            data["table"],
+            data["partition"],
+            data["read"],
+            data["accepted"],
+            data["quarantined"],
+            data["collapsed"],
+            findings,
+            {tuple(rules): rows for rules, rows in data["reasons"]},
+        )
+
+    def to_markdown(self) -> str:
+        """A table for people: the counts, then every rule that found something."""
+        lines = [
+            f"**{self.read:,}** read = **{self.accepted:,}** accepted + **{self.quarantined:,}** quarantined + "
+            f"**{self.collapsed:,}** collapsed"
+        ]
+        if self.findings:
+            lines += ["", "| rule | severity | rows | found |", "| --- | --- | ---: | --- |"]
+            lines += [f"| `{f.rule}` | {f.severity.name} | {f.rows:,} | {f.message} |" for f in self.findings]
+        return "\n".join(lines)
+
+
+def worst_first(findings: list[Finding]) -> tuple[Finding, ...]:
+    """The findings, most severe first, then by id."""
+    return tuple(sorted(findings, key=lambda f: (-f.severity, f.rule)))
+
+
+def is_shown(finding: Finding) -> bool:
+    """Whether people should see a finding as more than a count."""
+    return finding.severity >= WARNING
