@@ -74,14 +74,14 @@ def inspect(root: str, table: str, partition: str) -> None:
 
     TABLE is written as layer/name, PARTITION as its key (not needed for an unpartitioned table).
     """
-    from medallion.evidence import read_evidence, read_held
+    from medallion.evidence import EvidenceReader, read_held
 
     project, lake = _open(root)
     declared = project.table(table)
     declared.partition.check(partition)
     snapshot = lake.pin(declared.path, declared.partition)
     batch_id = snapshot.batch_id(partition)
-    live = read_evidence(snapshot.folder, batch_id) if batch_id else None
+    live = EvidenceReader(snapshot.folder)(batch_id) if batch_id else None
     held = read_held(snapshot.folder, partition)
     found = {
         "table": table,

@@ -1,4 +1,4 @@
-"""What a commit was made of and how it was judged: one small JSON document a partition and batch, beside the table.
+"""What a commit was made of and how it was judged: a small JSON document for each batch, beside the table.
 
 The document is written before the commit and becomes true when a live file carries its batch id; a document whose batch
 is not live says nothing. It is found from the name of a live file alone, so it answers for any version that can still
@@ -8,20 +8,26 @@ be read, and after log entries have expired. Held candidates (blocked partitions
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from medallion.digests import digest
 from medallion.errors import TableUnreadable
 from medallion.lake import FORMAT
-from medallion.staging import sync_folder, write_durably
+from medallion.staging import sync, write_durably
 from medallion.verdict import Verdict
 
-__all__ = ["Evidence", "SourceFile", "drop_held", "hold", "read_evidence", "read_held", "write_evidence"]
+__all__ = ["Evidence", "EvidenceReader", "SourceFile", "drop_held", "hold", "read_held", "write_evidence"]
+
+_FOLDER = "_evidence"
+_PACK = ".jsonl"
+_BATCH_ID = re.compile(rb'"batch_id": "([0-9a-f]{32})"')
 
 
 @dataclass(frozen=True)
@@ -91,24 +97,53 @@ class Evidence:
         return cls(**plain)
 
 
-def _path(table: Path, batch_id: str) -> Path:
-    return table / "_evidence" / f"{batch_id}.json"
+def write_evidence(table: Path, documents: Sequence[Evidence], *, durable: bool) -> None:
+    """Keep the documents of a slice, before the commit that makes them true.
 
-
-def write_evidence(table: Path, documents: Iterable[Evidence], *, durable: bool) -> None:
-    """Keep the documents of a slice, before the commit that makes them true."""
-    folder = table / "_evidence"
+    One partition's document is found by its name. Those of a range lie in one pack, since making a file costs more
+    than what is in it.
+    """
+    folder = table / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for each in documents:
-        write_durably(_path(table, each.batch_id), each.to_json(), durable=durable)
+    if len(documents) == 1:
+        path = folder / f"{documents[0].batch_id}.json"
+    else:
+        path = folder / f"{digest([each.batch_id for each in documents])}{_PACK}"
+    write_durably(path, b"\n".join(each.to_json() for each in documents), durable=durable)
     if durable:
-        sync_folder(folder)
+        sync(folder)
 
 
-def read_evidence(table: Path, batch_id: str) -> Evidence | None:
-    """The document of a batch; None if it is gone."""
-    path = _path(table, batch_id)
-    return Evidence.from_json(path.read_bytes(), path) if path.exists() else None
+class EvidenceReader:
+    """Finds the documents of a table's batches; each pack is read once."""
+
+    def __init__(self, table: Path) -> None:
+        """Look into the table's folder when first asked."""
+        self._folder = table / _FOLDER
+        self._packed: dict[str, tuple[bytes, Path]] | None = None
+
+    def __call__(self, batch_id: str) -> Evidence | None:
+        """The document of a batch; None if it is gone."""
+        path = self._folder / f"{batch_id}.json"
+        try:
+            return Evidence.from_json(path.read_bytes(), path)
+        except FileNotFoundError:
+            if self._packed is None:
+                self._packed = self._unpack()
+            line, pack = self._packed.get(batch_id, (None, path))
+            return None if line is None else Evidence.from_json(line, pack)
+
+    def _unpack(self) -> dict[str, tuple[bytes, Path]]:
+        # Oldest first, so that a batch that was prepared twice is told by the later attempt.
+        packs = sorted(self._folder.glob(f"*{_PACK}"), key=lambda path: path.stat().st_mtime_ns)
+        found: dict[str, tuple[bytes, Path]] = {}
+        for pack in packs:
+            for line in pack.read_bytes().split(b"\n"):
+                match = _BATCH_ID.search(line)
+                if match is None:
+                    raise TableUnreadable(f"the evidence at {pack} is damaged. Replay the partitions it belongs to.")
+                found[match[1].decode()] = (line, pack)
+        return found
 
 
 def hold(table: Path, evidence: Evidence, accepted: pl.DataFrame, quarantined: pl.DataFrame) -> Path:

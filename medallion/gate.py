@@ -336,10 +336,15 @@ def _quarantinable(
 def _unknown_values(gated: _Gated, rule: Rule, group: str | None, table: Table) -> dict[str, list[str]]:
     index = gated.rules.index(rule)
     bit = [1 << (index % _BITS) if n == index // _BITS else 0 for n in range(len(gated.masks))]
-    found = gated.rows.filter(gated.broken(bit)).select(
-        (pl.col(group) if group else pl.lit(Whole.KEY)).alias("_partition"), pl.col(rule.column or "").alias("_value")
+    found = (
+        gated.rows.lazy()
+        .filter(gated.broken(bit))
+        .select(
+            (pl.col(group) if group else pl.lit(Whole.KEY)).alias("_partition"),
+            pl.col(rule.column or "").alias("_value"),
+        )
     )
-    lists = found.group_by("_partition").agg(pl.col("_value").unique().sort()).cast({"_partition": pl.String})
+    lists = found.group_by("_partition").agg(pl.col("_value").unique().sort()).cast({"_partition": pl.String}).collect()
     return {key: list(map(str, values)) for key, values in lists.iter_rows()}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from medallion.digests import digest
+from medallion.digests import digest, digest_bytes
 from medallion.errors import TransformFailed
 from medallion.lake import Snapshot
 from medallion.partitions import Partitioning, Whole
@@ -145,26 +145,22 @@ def used_digests(table: Table, inputs: Mapping[str, Pinned], keys: Sequence[str]
         if pinned.input.by is None:
             continue
         by = pinned.input.by
-        reference = pinned.snapshot.scan(pinned.input.table.partition.keys()).collect()
-        hashed = _hash_rows(reference, by)
         used = [
             attach_target(each, table.partition, keys).select(*([column] if column else []), by).unique()
             for other, each in inputs.items()
             if other != name and not isinstance(each.input.table.partition, Whole) and by in each.snapshot.schema
         ]
-        rows = (
-            pl.concat(used)
-            .unique()
-            .join(hashed.lazy(), on=by, how="inner")
-            .sort(*([column] if column else []), by)
-            .collect()
-        )
+        ids = (pl.concat(used).unique() if len(used) > 1 else used[0]).collect()
+        reference = pinned.snapshot.scan(pinned.input.table.partition.keys())
+        hashed = _hash_rows(reference.join(ids.lazy().select(by).unique(), on=by, how="semi").collect(), by)
+        rows = ids.join(hashed, on=by, how="inner").sort(*([column] if column else []), by)
         digests: dict[str, str] = defaultdict(lambda: digest("none used"))
         if column:
-            for value, hashes in rows.group_by(column).agg("_hash").iter_rows():
-                digests[str(value)] = digest(hashes)
+            by_partition = rows.group_by(column).agg("_hash")
+            for value, hashes in zip(by_partition.get_column(column), by_partition.get_column("_hash"), strict=True):
+                digests[str(value)] = digest_bytes(hashes.to_numpy().tobytes())
         else:
-            digests[Whole.KEY] = digest(rows.get_column("_hash").to_list())
+            digests[Whole.KEY] = digest_bytes(rows.get_column("_hash").to_numpy().tobytes())
         found[name] = {key: digests[key] for key in keys}
     return found
 

@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from medallion.errors import ConfigurationError, Superseded, TableUnreadable
 from medallion.partitions import Partitioning, Whole
-from medallion.staging import DataFile, Staged, parse_name, publish_files, sync_folder
+from medallion.staging import DataFile, Staged, parse_name, publish_files, sync
 
 __all__ = ["FORMAT", "Lake", "Replacement", "Snapshot"]
 
@@ -202,7 +202,7 @@ class Lake:
     ) -> int:
         """Commit: put prepared files in the place of whole partitions, in one transaction.
 
-        The files are moved to their names and flushed first, then the log entry is written, then it is flushed. If
+        The files are written under their names and flushed first, then the log entry is written, then it is flushed. If
         another commit gets in the way, the partitions are looked at again: if all of them still stand where the
         snapshot saw them, the commit is tried on top; else this attempt has been superseded.
 
@@ -253,12 +253,13 @@ class Lake:
     ) -> int:
         whole = isinstance(snapshot.partition, Whole)
         column = snapshot.partition.column
+        now = time.time_ns() // 1_000_000  # when the files were added, as the log wants it; nothing is decided by it
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=file.path,
                 size=file.size,
                 partition_values={} if whole else {column: file.partition},
-                modification_time=int((snapshot.folder / file.path).stat().st_mtime * 1000),
+                modification_time=now,
                 data_change=True,
                 stats=json.dumps({"numRecords": file.rows}),
             )
@@ -326,5 +327,5 @@ class Lake:
         log = folder / "_delta_log"
         entry = log / f"{version:020}.json"
         if entry.exists():
-            sync_folder(entry)
-        sync_folder(log)
+            sync(entry)
+        sync(log)

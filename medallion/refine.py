@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -29,14 +28,14 @@ from medallion.errors import (
     RevisionRefused,
     TransformFailed,
 )
-from medallion.evidence import Evidence, drop_held, hold, read_evidence, read_held, write_evidence
+from medallion.evidence import Evidence, EvidenceReader, drop_held, hold, read_held, write_evidence
 from medallion.gate import Split, compile_contract, empty_split, judge, missing_column_verdict
 from medallion.inputs import Connect, Pinned, reference_values, transformed, used_digests
 from medallion.lake import Lake, Replacement, Snapshot
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
 from medallion.sources import Landed, LandingZone, collect_sources, parse
-from medallion.staging import discard_folder, stage
+from medallion.staging import stage
 from medallion.tables import Table
 from medallion.verdict import Verdict
 
@@ -142,6 +141,7 @@ class _Attempt:
             for column, reference in table.references.items()
         }
         self.contract = compile_contract(table).digest if table.schema is not None else ""
+        self._evidence = EvidenceReader(self.target.folder)
         self.outcomes: dict[str, Outcome] = {}
 
         self.steps = _Bronze(self) if table.layer == "bronze" else _Refined(self)
@@ -158,12 +158,7 @@ class _Attempt:
             for settled in self._settle(piece, self.steps.prepare):
                 self.outcomes.update(settled)
                 _watcher.get()(self.table.path, len(settled))
-        discard_folder(self._staging)
         return self.outcomes
-
-    @property
-    def _staging(self) -> Path:
-        return self.target.folder / "_staging" / self.id
 
     def _settle(
         self, keys: Sequence[str], prepare: Callable[[Sequence[str]], _Candidate]
@@ -211,7 +206,7 @@ class _Attempt:
     def live_evidence(self, key: str) -> Evidence | None:
         """The evidence of the live batch of a partition."""
         batch_id = self.target.batch_id(key)
-        return None if batch_id is None else read_evidence(self.target.folder, batch_id)
+        return None if batch_id is None else self._evidence(batch_id)
 
     def unchanged(self, key: str, evidence: Evidence) -> Unchanged:
         """The outcome of a partition whose batch is live; a candidate that was held for it is out of date."""
@@ -268,11 +263,11 @@ class _Attempt:
             "batches": batch,
             "packages": _versions(),
         }
-        staged = stage(accepted, cut, keys, self._staging / uuid.uuid4().hex, empty=True)
+        staged = stage(accepted, cut, keys, empty=True)
         files = [(each, each.named(batch[each.partition], cut.folder(each.partition))) for each in staged]
         evidence = {each.partition: replace(candidate.evidence[each.partition], content=each.digest) for each in staged}
         self._publish_quarantine(keys, candidate, batch, metadata)
-        write_evidence(self.target.folder, evidence.values(), durable=self.lake.durable)
+        write_evidence(self.target.folder, list(evidence.values()), durable=self.lake.durable)
         version = self.lake.replace(
             self.target, Replacement(files, keys, accepted.schema), metadata=metadata, fenced=keys
         )
@@ -301,11 +296,9 @@ class _Attempt:
             if ids is not None
             else rows.with_columns(pl.lit(batch[Whole.KEY]).alias("_batch_id"))
         )
-        folder = self.quarantine.folder / "_staging" / self.id
-        staged = stage(named, cut, keys, folder / uuid.uuid4().hex, empty=False)
+        staged = stage(named, cut, keys, empty=False)
         files = [(each, each.named(batch[each.partition], cut.folder(each.partition))) for each in staged]
         self.lake.replace(self.quarantine, Replacement(files, keys, named.schema), metadata=metadata, fenced=keys)
-        discard_folder(folder)
 
 
 @lru_cache(maxsize=1)
@@ -392,6 +385,7 @@ class _Refined:
         self.attempt, self.table = attempt, attempt.table
         self.closed: dict[str, str] = {}
         self.values: dict[str, pl.Series] = {}
+        self._first_evidence = EvidenceReader(next(iter(attempt.inputs.values())).snapshot.folder)
 
     def identify(self, keys: Sequence[str]) -> list[str]:
         """Settle what lacks an input and what is certainly live already; return the rest."""
@@ -509,7 +503,7 @@ class _Refined:
         if len(needed) != 1 or pinned.snapshot.rows(needed[0]) > 0:
             return None
         batch_id = pinned.snapshot.batch_id(needed[0])
-        evidence = read_evidence(pinned.snapshot.folder, batch_id) if batch_id else None
+        evidence = self._first_evidence(batch_id) if batch_id else None
         return evidence.closed if evidence else None
 
     def prepare(self, keys: Sequence[str]) -> _Candidate:

@@ -19,7 +19,7 @@ import polars as pl
 
 from medallion.errors import ConfigurationError, SourceMissing, SourceUnreadable
 from medallion.evidence import SourceFile
-from medallion.staging import write_durably
+from medallion.staging import in_parallel, sync, write_durably
 from medallion.tables import Table
 
 __all__ = ["Landed", "LandingZone", "collect_sources", "parse"]
@@ -79,26 +79,27 @@ def collect_sources(
     """
     folder = lake / table.path / _KEPT
     folder.mkdir(parents=True, exist_ok=True)
-    found: list[Landed] = []
-    missing: dict[str, SourceMissing] = {}
-    for key in keys:
+
+    def collect(key: str) -> Landed | SourceMissing:
         path = landing.path(table, key)
+        name = str(path.relative_to(landing.root))
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             if key in table.closed:
-                found.append(Landed(key, None, table.closed[key]))
-            else:
-                name = str(path.relative_to(landing.root))
-                missing[key] = SourceMissing(table.path, key, name, str(landing.root))
-            continue
+                return Landed(key, None, table.closed[key])
+            return SourceMissing(table.path, key, name, str(landing.root))
         sha256 = hashlib.sha256(data).hexdigest()
         kept = folder / sha256
         if not kept.exists() or kept.stat().st_size != len(data):
             write_durably(kept, data, durable=durable)
-        name = str(path.relative_to(landing.root))
-        found.append(Landed(key, SourceFile(name, sha256, len(data), str(kept.relative_to(lake)))))
-    return found, missing
+        return Landed(key, SourceFile(name, sha256, len(data), str(kept.relative_to(lake))))
+
+    results = dict(zip(keys, in_parallel(collect, keys), strict=True))
+    if durable:
+        sync(folder)
+    found = [each for each in results.values() if isinstance(each, Landed)]
+    return found, {key: each for key, each in results.items() if isinstance(each, SourceMissing)}
 
 
 def parse(table: Table, landed: Sequence[Landed], lake: Path) -> pl.DataFrame:
@@ -194,4 +195,5 @@ def _read_csv(paths: Sequence[Path]) -> tuple[pl.DataFrame, list[int]]:
     scan = pl.scan_csv(list(paths), infer_schema=False, include_file_paths=_PATH, glob=False)
     rows = scan.collect(engine="streaming")
     lengths = {path: length for length, path in rows.get_column(_PATH).rle().struct.unnest().iter_rows()}
-    return rows.drop(_PATH), [lengths.get(str(path), 0) for path in paths]
+    rows.drop_in_place(_PATH)
+    return rows, [lengths.get(str(path), 0) for path in paths]

@@ -1,31 +1,40 @@
-"""Prepared files: written where no reader looks, named by what they are, made durable before anything refers to them.
+"""Prepared files: encoded in memory, named by what they are, written durably before anything refers to them.
 
-A data file's name is its evidence: ``part-<batch id>-<content digest>.parquet``. Files are prepared under the table's
-``_staging/<attempt>`` folder, which Delta readers and vacuum leave alone, and are moved to their hive folder just
-before the commit. A file that is moved and never committed is invisible, since no log entry names it.
+A data file's name is its evidence: ``part-<batch id>-<content digest>.parquet``. The digest is that of the bytes, so a
+file is encoded before it can be named; it is then written once, under its final name, and an object store is served
+the same way as a disk. A file that is written and never committed is invisible, since no log entry names it. Memory
+holds the encoded files of one slice, a fraction of the slice's rows.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, TypeVar
 
 import polars as pl
 
-from medallion.digests import digest_file
+from medallion.digests import digest_bytes
 from medallion.partitions import Partitioning, Whole
 
-__all__ = ["DataFile", "Staged", "parse_name", "stage", "sync_folder"]
+__all__ = ["DataFile", "Staged", "in_parallel", "parse_name", "publish_files", "stage", "sync", "write_durably"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _NAME = re.compile(r"(?:.*/)?part-([0-9a-f]{32})-([0-9a-f]{32})\.parquet")
-_COMPRESSION: Literal["zstd"] = "zstd"
-_LEVEL = 1
+_ENCODING: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
 """zstd at level 1 writes as fast as snappy here and takes two thirds of the space."""
+_NO_LIMIT = 2**62
+_THREADS = 8
+_FEW = 4
+"""Disk operations wait more than they compute; for fewer than these a pool costs more than it saves."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +59,18 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Staged:
-    """A prepared file of a partition: where it lies, and what is known of it before it has a batch id."""
+    """An encoded file of a partition, before it has a batch id."""
 
     partition: str
-    temporary: Path
+    data: bytes = field(repr=False)
     digest: str
     rows: int
-    size: int
 
     def named(self, batch_id: str, folder: str) -> DataFile:
         """The file under its final name."""
         name = f"part-{batch_id}-{self.digest}.parquet"
         path = f"{folder}/{name}" if folder else name
-        return DataFile(self.partition, path, batch_id, self.digest, self.rows, self.size)
+        return DataFile(self.partition, path, batch_id, self.digest, self.rows, len(self.data))
 
 
 def parse_name(path: str) -> tuple[str, str] | None:
@@ -71,81 +79,93 @@ def parse_name(path: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def stage(
-    rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], folder: Path, *, empty: bool
-) -> list[Staged]:
-    """Write the rows of some partitions, one file each, below ``folder``.
+def stage(rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], *, empty: bool) -> list[Staged]:
+    """Encode the rows of some partitions, one file each.
 
     Args:
         rows: in the order they are to be stored, each partition's together; with the partition column, which is not
             written into the files.
         partition: how the table is cut.
         keys: the partitions.
-        folder: made if it is not there.
         empty: whether a partition without rows gets a file without rows. In a table it does, so that its committed
             state can be read from the name of a file; in a quarantine it does not.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     if isinstance(partition, Whole):
-        if rows.height == 0 and not empty:
-            return []
-        return [_write(rows, Whole.KEY, folder / "all.parquet")]
+        return [_encode(rows, Whole.KEY)] if rows.height or empty else []
     # Rows come in the order of partitions, so the runs of the partition column are the partitions.
     counts = {value: length for length, value in rows.get_column(partition.column).rle().struct.unnest().iter_rows()}
     held = [key for key in keys if counts.get(partition.value(key), 0)]
-    staged: dict[str, Staged] = {}
+    staged: list[Staged] = []
     if len(held) == 1:
-        staged[held[0]] = _write(rows.drop(partition.column), held[0], folder / f"{held[0]}.parquet")
+        staged.append(_encode(rows.drop(partition.column), held[0]))
     elif held:
-        target = pl.PartitionBy(folder, key=[partition.column], include_key=False)
-        rows.lazy().sink_parquet(target, compression=_COMPRESSION, compression_level=_LEVEL, mkdir=True)
+        buffers: dict[str, io.BytesIO] = {}
+
+        def buffer(given: Any) -> io.BytesIO:
+            return buffers.setdefault(str(given.partition_keys.item()), io.BytesIO())
+
+        target = pl.PartitionBy(
+            "unused",
+            key=[partition.column],
+            include_key=False,
+            file_path_provider=buffer,
+            approximate_bytes_per_file=_NO_LIMIT,
+        )
+        rows.lazy().sink_parquet(target, **_ENCODING)
         for key in held:
-            (path,) = (folder / f"{partition.column}={key}").iterdir()
-            staged[key] = Staged(key, path, digest_file(path), counts[partition.value(key)], path.stat().st_size)
-    if empty and len(staged) < len(keys):
+            data = buffers[str(partition.value(key))].getvalue()
+            staged.append(Staged(key, data, digest_bytes(data), counts[partition.value(key)]))
+    if empty and len(held) < len(keys):
         nothing = rows.clear().drop(partition.column)
-        for key in keys:
-            if key not in staged:
-                staged[key] = _write(nothing, key, folder / f"{key}.parquet")
-    return list(staged.values())
+        staged += [_encode(nothing, key) for key in keys if key not in set(held)]
+    return staged
 
 
-def _write(rows: pl.DataFrame, key: str, path: Path) -> Staged:
-    rows.write_parquet(path, compression=_COMPRESSION, compression_level=_LEVEL)
-    return Staged(key, path, digest_file(path), rows.height, path.stat().st_size)
+def _encode(rows: pl.DataFrame, key: str) -> Staged:
+    buffer = io.BytesIO()
+    rows.write_parquet(buffer, **_ENCODING)
+    data = buffer.getvalue()
+    return Staged(key, data, digest_bytes(data), rows.height)
 
 
 def publish_files(staged: Iterable[tuple[Staged, DataFile]], table: Path, *, durable: bool) -> None:
-    """Move prepared files to their final names, still unreferenced; with ``durable``, flush them and their folders."""
-    folders = set()
-    for source, target in staged:
-        path = table / target.path
-        if path.parent not in folders:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            folders.add(path.parent)
-        if not source.temporary.exists() and path.exists():
-            continue  # an earlier try of the same commit has moved it
-        if durable:
-            _sync_file(source.temporary)
-        source.temporary.replace(path)
+    """Write prepared files under their names, still unreferenced; with ``durable``, flush them and their folders."""
+    pairs = list(staged)
+    folders = {(table / target.path).parent for _, target in pairs}
+    in_parallel(lambda folder: folder.mkdir(parents=True, exist_ok=True), [f for f in folders if not f.exists()])
+
+    def write(pair: tuple[Staged, DataFile]) -> None:
+        path = table / pair[1].path
+        try:
+            with path.open("xb") as file:
+                _fill(file, pair[0].data, durable=durable)
+        except FileExistsError:
+            # Left by an attempt that died, perhaps in the middle of writing; or live already, and then a reader may
+            # have it open. The name promises the content, so a whole file is put in its place in one step.
+            write_durably(path, pair[0].data, durable=durable)
+
+    in_parallel(write, pairs)
     if durable:
-        for folder in folders:
-            sync_folder(folder)
-        sync_folder(table)
+        in_parallel(sync, [*folders, table])
 
 
 def write_durably(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a small file so that a reader sees all of it or none, and it survives a crash; its folder is there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file so that a reader sees all of it or none, and it survives a crash; its folder is there."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with temporary.open("wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+        _fill(file, data, durable=durable)
     temporary.replace(path)
 
 
-def _sync_file(path: Path) -> None:
+def _fill(file: io.BufferedWriter, data: bytes, *, durable: bool) -> None:
+    file.write(data)
+    if durable:
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -153,11 +173,9 @@ def _sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries, so that a renamed file survives a power cut."""
-    _sync_file(folder)
-
-
-def discard_folder(folder: Path) -> None:
-    """Remove a staging folder; what is already gone is no error."""
-    shutil.rmtree(folder, ignore_errors=True)
+def in_parallel(function: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:
+    """Apply a function that waits for the disk to many items; an error is raised when all have ended."""
+    if len(items) < _FEW:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(function, items))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-from medallion.evidence import read_evidence, read_held
+from medallion.evidence import EvidenceReader, read_held
 from medallion.lake import Lake
 from medallion.tables import Table
 
@@ -48,13 +48,14 @@ def _summarize(table: Table, lake: Lake) -> TableSummary:
     keys = table.partition.keys()
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
+    evidence_of = EvidenceReader(snapshot.folder)
     committed = 0
     for key in keys:
         batch_id = snapshot.batch_id(key)
         if batch_id is None:
             continue
         committed += 1
-        evidence = read_evidence(snapshot.folder, batch_id)
+        evidence = evidence_of(batch_id)
         if evidence is None:
             counts["read"] += snapshot.rows(key)
             counts["accepted"] += snapshot.rows(key)
@@ -79,9 +80,9 @@ def _summarize(table: Table, lake: Lake) -> TableSummary:
 
 def render(summaries: Iterable[TableSummary]) -> list[RichTable]:
     """The summaries for a terminal: a line for each table, then what was quarantined and why."""
-    tables = RichTable(title="What the lake holds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    tables = RichTable(title="What the lake holds", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     tables.add_column("table", no_wrap=True)
-    for column in ("partitions", "read", "accepted", "quarantined", "collapsed", "blocked"):
+    for column in ("parts", "read", "accepted", "quar.", "copies", "blocked"):
         tables.add_column(column, justify="right", no_wrap=True, overflow="fold")
     reasons = RichTable(title="Quarantined, by reason", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     reasons.add_column("table", no_wrap=True)
