@@ -26,6 +26,7 @@ from medallion.errors import (
     InputNotCommitted,
     MedallionError,
     RevisionRefused,
+    SourceUnreadable,
     TransformFailed,
 )
 from medallion.evidence import Evidence, EvidenceReader, drop_held, hold, read_held, write_evidence
@@ -34,8 +35,8 @@ from medallion.inputs import Connect, Pinned, reference_values, transformed, use
 from medallion.lake import Lake, Replacement, Snapshot
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
-from medallion.sources import Landed, LandingZone, collect_sources, parse
-from medallion.staging import stage
+from medallion.sources import Landed, LandingZone, collect_sources, header, parse
+from medallion.staging import as_stored, stage
 from medallion.tables import Table
 from medallion.verdict import Verdict
 
@@ -221,8 +222,8 @@ class _Attempt:
         for key in keys:
             evidence = candidate.evidence[key]
             live = self.live_evidence(key)
-            if live is not None and live.batch_id == evidence.batch_id:
-                outcomes[key] = self.unchanged(key, live)
+            if self.target.batch_id(key) == evidence.batch_id:
+                outcomes[key] = self.unchanged(key, live or self._write_again(key, evidence))
             elif live is not None and live.revision > self.table.revision:
                 outcomes[key] = Failed(RevisionRefused(self.table.path, key, self.table.revision, live.revision))
             elif evidence.verdict.blocked:
@@ -235,6 +236,12 @@ class _Attempt:
         if publish:
             outcomes.update(self._publish(publish, candidate))
         return outcomes
+
+    def _write_again(self, key: str, evidence: Evidence) -> Evidence:
+        """Restore the evidence of a live batch that has lost it. Its files stay: they say the same under that name."""
+        restored = replace(evidence, content=self.target.content(key) or "")
+        write_evidence(self.target.folder, [restored], durable=self.lake.durable)
+        return restored
 
     def _only(self, rows: pl.DataFrame, key: str) -> pl.DataFrame:
         column = self.table.partition.column
@@ -252,7 +259,7 @@ class _Attempt:
         return Blocked(evidence, hold(self.target.folder, evidence, accepted, quarantined))
 
     def _publish(self, keys: list[str], candidate: _Candidate) -> dict[str, Outcome]:
-        accepted = self._among(candidate.split.accepted, keys, len(candidate.evidence))
+        accepted = as_stored(self._among(candidate.split.accepted, keys, len(candidate.evidence)))
         cut = self.table.partition
         batch = {key: candidate.evidence[key].batch_id for key in keys}
         was = {key: self.live_evidence(key) for key in keys}
@@ -351,14 +358,29 @@ class _Bronze:
         return digest(self.table.path, landed.key, self.table.revision, self.table.transform_digest, content)
 
     def slices(self, keys: Sequence[str]) -> Iterator[list[str]]:
-        """Cut by estimated bytes in memory: text grows about threefold, Parquet about twentyfold."""
+        """Cut by estimated bytes in memory, and so that the files of a slice have the same columns.
+
+        A stored file has the columns that were delivered, whatever was delivered for other partitions: so a column that
+        is missing is seen to be missing, and how a run is sliced does not show. Text grows about threefold in memory,
+        Parquet about twentyfold.
+        """
         growth = 20 if str(self.table.source).endswith(".parquet") else 3
 
         def weigh(key: str) -> int:
             file = self.landed[key].file
             return file.size * growth if file else 0
 
-        return _in_slices(keys, weigh, self.attempt.run_.slice_bytes)
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for key in keys:
+            groups.setdefault(self._header(key), []).append(key)
+        for group in groups.values():
+            yield from _in_slices(group, weigh, self.attempt.run_.slice_bytes)
+
+    def _header(self, key: str) -> tuple[str, ...]:
+        try:
+            return header(self.table, self.landed[key], self.attempt.lake.root)
+        except SourceUnreadable:
+            return ("",)  # no column is called so; parsing will say what is wrong
 
     def prepare(self, keys: Sequence[str]) -> _Candidate:
         """Parse the kept files; bronze refuses nothing but what cannot be parsed."""
@@ -545,7 +567,26 @@ class _Refined:
                 column: reference_values(snapshot, reference.table, reference.column)
                 for column, (reference, snapshot) in self.attempt.references.items()
             }
-        return judge(rows, self.table, keys, self.values)
+        split = judge(rows, self.table, keys, self.values)
+        self._check_conserved(split, keys)
+        return split
+
+    def _check_conserved(self, split: Split, keys: Sequence[str]) -> None:
+        """Refuse rows that belong to none of the partitions: no verdict counts them, so they would be lost."""
+        column = self.table.partition.column
+        for rows, counted in (
+            (split.accepted, sum(verdict.accepted for verdict in split.verdicts.values())),
+            (split.quarantined, sum(verdict.quarantined for verdict in split.verdicts.values())),
+        ):
+            if not column or not rows.width or rows.height == counted:
+                continue
+            asked = [self.table.partition.value(key) for key in keys]
+            found = [value for value in rows.get_column(column).unique() if value not in asked]
+            stray = ValueError(
+                f"{rows.height - counted} rows have {column} {', '.join(map(repr, found[:3]))}, which is not a "
+                f"partition that was asked for; keep the {column} that the input gives its rows"
+            )
+            raise TransformFailed(self.table.path, keys[0], stray)
 
     def _nothing(self) -> Split:
         return empty_split(self.table)

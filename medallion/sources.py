@@ -17,12 +17,12 @@ from pathlib import Path
 
 import polars as pl
 
-from medallion.errors import ConfigurationError, SourceMissing, SourceUnreadable
+from medallion.errors import ConfigurationError, SourceError, SourceMissing, SourceUnreadable
 from medallion.evidence import SourceFile
-from medallion.staging import in_parallel, sync, write_durably
+from medallion.staging import in_parallel, stored_type, sync, write_durably
 from medallion.tables import Table
 
-__all__ = ["Landed", "LandingZone", "collect_sources", "parse"]
+__all__ = ["Landed", "LandingZone", "collect_sources", "header", "parse"]
 
 _KEPT = "_sources"
 _PATH = "_path"
@@ -71,16 +71,17 @@ class Landed:
 
 def collect_sources(
     table: Table, keys: Sequence[str], landing: LandingZone, lake: Path, *, durable: bool
-) -> tuple[list[Landed], dict[str, SourceMissing]]:
+) -> tuple[list[Landed], dict[str, SourceError]]:
     """Copy the files of some partitions into the lake under their SHA-256.
 
     Returns:
-        what was found, and an error for each partition that has neither a file nor a reason for having none.
+        what was found, and an error for each partition that has neither a file nor a reason for having none, or whose
+        file cannot be opened.
     """
     folder = lake / table.path / _KEPT
     folder.mkdir(parents=True, exist_ok=True)
 
-    def collect(key: str) -> Landed | SourceMissing:
+    def collect(key: str) -> Landed | SourceError:
         path = landing.path(table, key)
         name = str(path.relative_to(landing.root))
         try:
@@ -89,6 +90,8 @@ def collect_sources(
             if key in table.closed:
                 return Landed(key, None, table.closed[key])
             return SourceMissing(table.path, key, name, str(landing.root))
+        except OSError as error:  # no permission, a folder, a broken disk: this partition's trouble alone
+            return SourceUnreadable(table.path, key, name, error.strerror or str(error), None)
         sha256 = hashlib.sha256(data).hexdigest()
         kept = folder / sha256
         if not kept.exists() or kept.stat().st_size != len(data):
@@ -99,7 +102,7 @@ def collect_sources(
     if durable:
         sync(folder)
     found = [each for each in results.values() if isinstance(each, Landed)]
-    return found, {key: each for key, each in results.items() if isinstance(each, SourceMissing)}
+    return found, {key: each for key, each in results.items() if isinstance(each, SourceError)}
 
 
 def parse(table: Table, landed: Sequence[Landed], lake: Path) -> pl.DataFrame:
@@ -111,7 +114,7 @@ def parse(table: Table, landed: Sequence[Landed], lake: Path) -> pl.DataFrame:
     by_header: dict[tuple[str, ...], list[Landed]] = defaultdict(list)
     for each in landed:
         if each.file is not None:
-            by_header[_header(table, each, lake)].append(each)
+            by_header[header(table, each, lake)].append(each)
     frames = [_read(table, group, lake) for _, group in sorted(by_header.items())]
     if not frames:
         return _nothing(table)
@@ -130,31 +133,49 @@ def _unreadable(table: Table, each: Landed, reason: str) -> SourceUnreadable:
     return SourceUnreadable(table.path, each.key, each.file.name, reason.rstrip("."), each.file.kept)
 
 
-def _header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
-    """The columns that a file says it has."""
-    assert each.file is not None
-    path = lake / each.file.kept
-    if _is_parquet(table):
-        try:
-            schema = pl.read_parquet_schema(path)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise _unreadable(table, each, str(error).splitlines()[0]) from error
-        names = tuple(schema)
-        kinds = tuple(f"{name}:{dtype}" for name, dtype in schema.items())
-    else:
-        with path.open("rb") as file:
-            first = file.readline(1 << 20)
-        try:
-            names = tuple(next(csv.reader(io.StringIO(first.decode("utf-8-sig"))), ()))
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise _unreadable(table, each, f"the first line is no CSV header: {error}") from error
-        kinds = names
+def header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
+    """The columns that a kept file says it has, with their types if it says so; none if there is no file.
+
+    Raises:
+        SourceUnreadable: if it says nothing of the kind.
+    """
+    if each.file is None:
+        return ()
+    kinds = (_parquet_header if _is_parquet(table) else _csv_header)(table, each, lake / each.file.kept)
+    names = list(kinds)
     if not names:
         raise _unreadable(table, each, "the file is empty, and a delivery without rows still has a header")
     for name in names:
-        if not name or name.startswith("_") or name == table.partition.column or names.count(name) > 1:
-            raise _unreadable(table, each, f"column {name!r} is empty, reserved or named twice in {list(names)}")
-    return kinds
+        if not name.isprintable():
+            shown = repr(name) if len(name) <= 40 else f"{name[:40]!r}..."
+            raise _unreadable(table, each, f"the first line is no CSV header: it holds {shown}")
+        if not name or name.startswith("_") or name == table.partition.column:
+            raise _unreadable(table, each, f"column {name!r} is empty or reserved in {names}")
+    return tuple(f"{name}:{kind}" for name, kind in kinds.items())
+
+
+def _parquet_header(table: Table, each: Landed, path: Path) -> dict[str, str]:
+    try:
+        schema = pl.read_parquet_schema(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(table, each, str(error).splitlines()[0]) from error
+    for name, dtype in schema.items():
+        if stored_type(dtype) is None:
+            raise _unreadable(table, each, f"column {name!r} is {dtype}, which a Delta table has no type for")
+    return {name: str(dtype) for name, dtype in schema.items()}
+
+
+def _csv_header(table: Table, each: Landed, path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        first = file.readline(1 << 20)
+    try:
+        names = next(csv.reader(io.StringIO(first.decode("utf-8-sig"))), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(table, each, f"the first line is no CSV header: {error}") from error
+    for name in names:
+        if names.count(name) > 1:
+            raise _unreadable(table, each, f"column {name!r} is named twice in {names}")
+    return dict.fromkeys(names, "text")
 
 
 def _read(table: Table, group: Sequence[Landed], lake: Path) -> pl.DataFrame:
