@@ -14,9 +14,9 @@ import polars as pl
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from assets.specs import asset_key, quarantine_key
-from checks.translate import GATE, gate_evaluation, rule_evaluations
+from checks.translate import GATE, check_specs, gate_evaluation, rule_evaluations
 from medallion.lake import Lake
-from medallion.outcomes import Blocked, Committed, Outcome, Report, Unchanged
+from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
 from medallion.tables import Table
 
@@ -86,15 +86,22 @@ def _quarantine(table: Table, key: str | None, outcome: Committed | Unchanged) -
 
 
 def _evaluations(context: dg.AssetExecutionContext, table: Table, report: Report) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yielded after the materializations, because an evaluation names the one that it judges."""
+    """Yielded after the materializations, because an evaluation names the one that it judges.
+
+    What Dagster planned is answered for every partition: without an answer it shows the partition as skipped, or, if
+    the run fails, as failed, and draws both in red. What it did not plan is reported where it found something or has
+    recovered, and in full for the newest partition, which speaks for the check in lists.
+    """
     key_of = asset_key(table)
     unpartitioned = isinstance(table.partition, Whole)
     targets = _targets(context, table, report)
-    single = len(report.outcomes) == 1
+    planned = {check.name for check in context.selected_asset_check_keys if check.asset_key == key_of}
+    every = {spec.name for spec in check_specs(table, None)}
+    judged = [key for key, outcome in report.outcomes.items() if not isinstance(outcome, Failed)]
     for key, outcome in report.outcomes.items():
         partition = None if unpartitioned else key
-        named = [(GATE, gate_evaluation(table, key, outcome)), *rule_evaluations(table, outcome, every=single)]
-        for name, evaluation in named:
+        rules = rule_evaluations(table, outcome, always=every if key in judged[-1:] else planned)
+        for name, evaluation in ((GATE, gate_evaluation(table, key, outcome)), *rules):
             yield dg.AssetCheckEvaluation(
                 asset_key=key_of,
                 check_name=name,

@@ -1,6 +1,6 @@
 """A verdict as Dagster asset check evaluations: the gate for every partition, and a check for each rule."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import dagster as dg
 
@@ -85,13 +85,15 @@ def _summary(verdict: Verdict) -> str:
     )
 
 
-def rule_evaluations(table: Table, outcome: Outcome, *, every: bool) -> Iterator[tuple[str, dict[str, object]]]:
+def rule_evaluations(
+    table: Table, outcome: Outcome, *, always: Collection[str]
+) -> Iterator[tuple[str, dict[str, object]]]:
     """What the rules' checks say of a partition, as check names and arguments of ``AssetCheckEvaluation``.
 
     Args:
         table: whose rules they are.
         outcome: of the partition.
-        every: report every rule; otherwise only those that found something, or that did so in the version before.
+        always: the checks to report in any case; others only if they found something, or did so in the version before.
     """
     if isinstance(outcome, Failed):
         return
@@ -100,7 +102,7 @@ def rule_evaluations(table: Table, outcome: Outcome, *, every: bool) -> Iterator
     if isinstance(outcome, Committed) and outcome.was is not None:
         before = {finding.rule: finding for finding in outcome.was.findings}
     for rule in rules(table):
-        if every or rule.id in found or rule.id in before:
+        if check_name(rule.id) in always or rule.id in found or rule.id in before:
             yield check_name(rule.id), _evaluation(rule, found.get(rule.id))
 
 

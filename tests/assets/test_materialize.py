@@ -218,6 +218,39 @@ def test_the_checks_of_a_range_are_red_on_exactly_the_days_that_failed(with_two_
     assert red(evaluations(result, SILVER, "quantity__gt")) == set()
 
 
+def test_no_rule_is_red_on_a_good_day_of_a_range_that_fails(with_two_bad_days):
+    result = with_two_bad_days.run(BRONZE, SILVER, first=DAYS[0], last=DAYS[-1])
+    assert with_two_bad_days.colours(SILVER, "table__a_whole_day") == {
+        **dict.fromkeys(GOOD, "SUCCEEDED"), SHORT: "FAILED", GARBLED: "EXECUTION_FAILED"
+    }  # fmt: skip
+    graph = with_two_bad_days.defs.resolve_asset_graph()
+    for check in graph.get_check_keys_for_assets([dg.AssetKey(SILVER.split("/"))]):
+        colours = with_two_bad_days.colours(SILVER, check.name)
+        assert {colours[day] for day in GOOD} <= {"SUCCEEDED", "FAILED"}, check
+        assert not red(evaluations(result, SILVER, check.name)) & GOOD, check
+
+
+def test_a_range_that_plans_the_gates_alone_reports_rules_that_found_something_and_leaves_no_partition_red(fresh):
+    newest = DAYS[2]
+    result = fresh.run(BRONZE, SILVER, first=DAYS[0], last=newest, gates_only=True)
+    assert result.success, causes(result)
+    assert fresh.colours(SILVER, "gate") == dict.fromkeys(DAYS[:3], "SUCCEEDED")
+    assert fresh.colours(SILVER, "quantity__gt") == dict.fromkeys(DAYS[:3], "FAILED")
+    assert fresh.colours(SILVER, "store_id__gt") == {newest: "SUCCEEDED"}
+
+
+def test_a_rule_that_has_recovered_turns_green_in_a_range_that_plans_the_gates_alone(fresh):
+    rows = pl.read_csv(fresh.file(DAYS[0]), infer_schema=False)
+    few = pl.int_range(pl.len()) < 20
+    rows.with_columns(week=pl.when(few).then(pl.lit("99")).otherwise("week")).write_csv(fresh.file(DAYS[0]))
+    fresh.run(BRONZE, SILVER, first=DAYS[0], last=DAYS[1], gates_only=True)
+    assert fresh.colours(SILVER, "week__in_range")[DAYS[0]] == "FAILED"
+    rows.write_csv(fresh.file(DAYS[0]))
+    result = fresh.run(BRONZE, SILVER, first=DAYS[0], last=DAYS[1], gates_only=True)
+    assert result.success, causes(result)
+    assert fresh.colours(SILVER, "week__in_range") == dict.fromkeys(DAYS[:2], "SUCCEEDED")
+
+
 def test_k15_one_of_three_days_fails_and_the_run_fails_naming_the_one(fresh):
     cut_short(fresh.file(DAYS[1]), rows=10)
     result = fresh.run(BRONZE, SILVER, first=DAYS[0], last=DAYS[2])

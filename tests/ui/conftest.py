@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.assets.deployment import Deployment
 from tests.ui.pages import dismiss_first_run
+from tests.ui.retail import served
+from tests.ui.server import DagsterServer
 
 # No sandbox: it needs privileges that containers do not have. The rest keeps the browser from talking to anybody but
 # the server under test, and from using a GPU that is not there.
@@ -23,6 +26,27 @@ _ARGUMENTS = [
 
 _TIMEOUT_MS = 45_000
 """A page takes 5 to 7 s on a quiet machine; waiting longer costs nothing when things go well."""
+
+
+@pytest.fixture(scope="session")
+def retail(
+    retail_landing: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[DagsterServer, Deployment]]:
+    """The retail project served for the whole session. Each test changes other days than the others do."""
+    with served(tmp_path_factory.mktemp("served"), retail_landing) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def server(retail: tuple[DagsterServer, Deployment]) -> DagsterServer:
+    """The deployment's webserver and daemon."""
+    return retail[0]
+
+
+@pytest.fixture(scope="session")
+def deployment(retail: tuple[DagsterServer, Deployment]) -> Deployment:
+    """The deployment's landing zone and lake."""
+    return retail[1]
 
 
 @pytest.fixture(scope="session")

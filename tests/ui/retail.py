@@ -1,6 +1,6 @@
-"""A real Dagster deployment of the retail project on a few days, for one test module."""
+"""A real Dagster deployment of the retail project on a few days, shared by all tests of this folder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
@@ -19,11 +19,16 @@ def days(first: str, count: int) -> list[str]:
     return [str(date.fromisoformat(first) + timedelta(days=after)) for after in range(count)]
 
 
+JANUARY = days("2017-01-01", 12)
+BUILT = JANUARY[:6]
+WEEK_BEFORE = days("2017-11-26", 6)
+MONTH = days("2017-12-02", 30)
+"""To the end of the year, so that no trailing window leads out of it. On 2017-12-25 the stores were closed."""
+
+
 @contextmanager
-def served(
-    root: Path, year: Path, delivered: Sequence[str], built: Sequence[str]
-) -> Iterator[tuple[DagsterServer, Deployment]]:
-    """Serve a landing zone with some days of the retail year; references and ``built`` days stand before.
+def served(root: Path, year: Path) -> Iterator[tuple[DagsterServer, Deployment]]:
+    """Serve the days above, delivered; the references, the first days of January and the week before are in place.
 
     The instance is set up as `make run` sets it up, but for the queue, which is looked at every second.
     """
@@ -31,11 +36,12 @@ def served(
     home.mkdir()
     settings = (ROOT / "resources" / "dagster.yaml").read_text()
     (home / "dagster.yaml").write_text(f"{settings}\nrun_queue:\n  dequeue_interval_seconds: 1\n")
-    deliver(year, root / "landing", delivered)
+    deliver(year, root / "landing", [day for day in JANUARY + WEEK_BEFORE + MONTH if day != "2017-12-25"])
     with dg.DagsterInstance.from_config(str(home)) as instance:
         deployment = Deployment(root, instance)
         assert deployment.run(*REFERENCES).success
-        for assets in ((BRONZE, SILVER), (DAILY_SALES,)) if built else ():
-            assert deployment.run(*assets, first=built[0], last=built[-1]).success
+        for built in (BUILT, WEEK_BEFORE):
+            for assets in ((BRONZE, SILVER), (DAILY_SALES,)):
+                assert deployment.run(*assets, first=built[0], last=built[-1], gates_only=True).success
         with DagsterServer(home, deployment.environment(), ROOT) as server:
             yield server, deployment

@@ -315,10 +315,10 @@ class DagsterServer:
         """The partitions of a daily asset by status: MATERIALIZED, FAILED, MATERIALIZING. Missing ones are left out."""
         return _by_status(self._statuses(asset)["assetPartitionStatuses"]["ranges"])
 
-    def check(self, asset: AssetKeyLike, name: str) -> dict[str, set[str]]:
-        """The partitions of a daily asset's check by status: SUCCEEDED, FAILED, ... Missing ones are left out."""
-        checks = {check["name"]: check for check in self._statuses(asset)["assetChecksOrError"]["checks"]}
-        return _by_status(checks[name]["partitionStatuses"]["ranges"])
+    def checks(self, asset: AssetKeyLike) -> dict[str, dict[str, set[str]]]:
+        """The partitions of each check of a daily asset by status: SUCCEEDED, FAILED, ... Missing ones are left out."""
+        checks = self._statuses(asset)["assetChecksOrError"]["checks"]
+        return {check["name"]: _by_status(check["partitionStatuses"]["ranges"]) for check in checks}
 
     def _statuses(self, asset: AssetKeyLike) -> dict[str, Any]:
         found: dict[str, Any] = self.graphql(_STATUSES, key={"path": _path(asset)})["assetNodeOrError"]

@@ -4,44 +4,26 @@ Pictures of the pages are left in the folder that SCREENSHOTS names.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
-from tests.assets.deployment import Deployment, cut_short
+from tests.assets.deployment import cut_short
 from tests.ui.pages import AssetPage, BackfillPage, LineageGraph, RunPage
-from tests.ui.retail import BRONZE, DAILY_SALES, SILVER, days, served
-from tests.ui.server import DagsterServer
+from tests.ui.retail import BRONZE, BUILT, DAILY_SALES, JANUARY, SILVER
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(600),
+]  # the first test may wait for the deployment, each for pages and runs
 
-BUILT = days("2017-01-01", 6)
-CLICKED = "2017-01-07"
-FILLED = days("2017-01-08", 5)
+CLICKED = JANUARY[6]
+FILLED = JANUARY[7:]
 SHORT = FILLED[2]
 
 Picture = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def retail(
-    retail_landing: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[DagsterServer, Deployment]]:
-    """Twelve days delivered, the first six of them in place up to gold."""
-    with served(tmp_path_factory.mktemp("ui"), retail_landing, [*BUILT, CLICKED, *FILLED], BUILT) as found:
-        yield found
-
-
-@pytest.fixture
-def server(retail: tuple[DagsterServer, Deployment]) -> DagsterServer:
-    return retail[0]
-
-
-@pytest.fixture
-def deployment(retail: tuple[DagsterServer, Deployment]) -> Deployment:
-    return retail[1]
 
 
 @pytest.fixture
