@@ -7,12 +7,7 @@ wrong type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
-
-if TYPE_CHECKING:
-    from medallion.compiler import Column
 
 __all__ = ["coerce", "describe_type"]
 
@@ -28,25 +23,35 @@ def describe_type(dtype: pl.DataType) -> str:
     return str(dtype)
 
 
-def coerce(value: pl.Expr, given: pl.DataType, column: Column) -> pl.Expr | None:
-    """The expression that reads ``value``, of type ``given``, as the column's type; None if there is none."""
-    wanted = column.dtype
+def coerce(value: pl.Expr, given: pl.DataType, wanted: pl.DataType, pattern: str | None = None) -> pl.Expr | None:
+    """The expression that reads ``value``, of type ``given``, as ``wanted``; None if there is none.
+
+    Args:
+        value: the raw value.
+        given: its type.
+        wanted: the declared type.
+        pattern: how text is parsed into a date or time, in chrono's letters; ISO 8601 if not given.
+    """
     if given == wanted:
         return value
     if given == pl.Null:
         return value.cast(wanted)
     if given == pl.String:
-        return _parse(value, wanted, column.pattern)
-    if given.is_numeric() and wanted.is_numeric():
+        return _parse(value, wanted, pattern)
+    if _is_number(given) and _is_number(wanted):
         return _resize(value, given, wanted)
-    return value.cast(wanted) if _fits(given, wanted) else None
+    return value.cast(wanted, strict=False) if _fits(given, wanted) else None
+
+
+def _is_number(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or dtype == pl.Boolean
 
 
 def _resize(value: pl.Expr, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
     cast = value.cast(wanted, strict=False)
-    if wanted.is_integer() and not given.is_integer():
+    if wanted.is_integer() and not (given.is_integer() or given == pl.Boolean):
         # 1.5 is not the integer 1: a value that the cast changes is refused, not cut off.
-        return pl.when(cast.cast(given) == value).then(cast)
+        return pl.when(cast.cast(given, strict=False) == value).then(cast)
     return cast
 
 
@@ -57,17 +62,22 @@ def _fits(given: pl.DataType, wanted: pl.DataType) -> bool:
             # A time without a zone does not say which moment it is, so it is not made into one by a cast.
             return (given.time_zone is None) == (wanted.time_zone is None)
         return given == pl.Date and wanted.time_zone is None
-    return wanted == pl.String and isinstance(given, pl.Categorical | pl.Enum)
+    if wanted == pl.String:
+        return not given.is_nested() and given not in (pl.Binary, pl.Object)
+    if isinstance(given, pl.List | pl.Array) and isinstance(wanted, pl.List | pl.Array):
+        inner = given.inner, wanted.inner
+        return coerce(pl.element(), *inner) is not None  # type: ignore[arg-type]
+    return isinstance(given, pl.Categorical | pl.Enum) and isinstance(wanted, pl.Categorical | pl.Enum)
 
 
 def _parse(text: pl.Expr, wanted: pl.DataType, pattern: str | None) -> pl.Expr | None:
-    if wanted.is_numeric():
+    if wanted.is_numeric() or isinstance(wanted, pl.Categorical | pl.Enum):
         return text.cast(wanted, strict=False)
     if wanted == pl.Boolean:
         lowered = text.str.to_lowercase()
         return pl.when(lowered.is_in(["true", "false"])).then(lowered == "true")
     if isinstance(wanted, pl.Datetime):
-        parsed = text.str.to_datetime(pattern or "%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
+        parsed = text.str.to_datetime(pattern or "%Y-%m-%dT%H:%M:%S%.f", time_unit=wanted.time_unit, strict=False)
         if wanted.time_zone is None:
             return parsed
         # Text without an offset is a time in the contract's zone; a time that the clocks skip or repeat is refused.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, ClassVar, TypeVar
 
 import pandera.backends.polars.builtin_checks  # noqa: F401 - must be registered before the first check is made
@@ -18,32 +17,12 @@ import pandera.polars as pa
 import polars as pl
 
 from medallion.errors import DeclarationError
+from medallion.rules import PipelineRule
+from medallion.severity import CRITICAL, ERROR, INFO, WARNING, Severity
 
 __all__ = ["CRITICAL", "ERROR", "INFO", "METADATA_KEY", "WARNING", "Contract", "Reference", "Severity", "field", "rule"]
 
 METADATA_KEY = "medallion"
-
-
-class Severity(IntEnum):
-    """What breaking a rule does.
-
-    ======== ======================================== ==========================
-    severity a row breaks a row rule                  a table rule fails
-    ======== ======================================== ==========================
-    INFO     counted                                  recorded
-    WARNING  published, listed in ``_warnings``       published, shown
-    ERROR    quarantined with every reason            partition blocked
-    CRITICAL partition blocked                        partition blocked
-    ======== ======================================== ==========================
-    """
-
-    INFO = 0
-    WARNING = 1
-    ERROR = 2
-    CRITICAL = 3
-
-
-INFO, WARNING, ERROR, CRITICAL = Severity
 
 
 @dataclass(frozen=True)
@@ -57,23 +36,33 @@ class Reference:
 class Contract(pa.DataFrameModel):
     """Base class of contracts. Text is coerced to the declared types; what cannot be coerced is quarantined as text."""
 
+    _pipeline_rules: ClassVar[dict[str, PipelineRule]] = {}
+
     class Config:
         """pandera's options; ``coerce`` is on, because sources deliver text."""
 
         coerce = True
         strict = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # pandera takes every public attribute for a column, so the rules about partitions are taken out first.
+        rules = {name: value for name, value in vars(cls).items() if isinstance(value, PipelineRule)}
+        for name in rules:
+            delattr(cls, name)
+        cls._pipeline_rules = {**getattr(cls, "_pipeline_rules", {}), **rules}
+        super().__init_subclass__(**kwargs)
+
     @classmethod
     def to_schema(cls) -> pa.DataFrameSchema:
-        """The pandera schema of this model, with the severities of its frame rules in ``schema.metadata``."""
+        """The pandera schema of this model, with what its rules say beyond pandera in ``schema.metadata``."""
         schema = super().to_schema()
-        found: dict[str, Any] = {}
+        rules: dict[str, FrameRule] = {}
         for base in reversed(cls.__mro__):
             for name, value in vars(base).items():
                 declared = getattr(getattr(value, "__func__", None), _RULE_ATTRIBUTE, None)
                 if declared is not None:
-                    found[name] = declared
-        schema.metadata = {**(schema.metadata or {}), METADATA_KEY: {"rules": found}}
+                    rules[name] = declared
+        schema.metadata = {**(schema.metadata or {}), METADATA_KEY: {"rules": rules, "pipeline": cls._pipeline_rules}}
         return schema
 
 
