@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandera.polars as pa
@@ -19,7 +19,7 @@ import polars as pl
 from medallion.contract import CRITICAL, ERROR, INFO, METADATA_KEY, WARNING, FrameRule, Reference, Severity
 from medallion.digests import digest
 from medallion.errors import DeclarationError
-from medallion.expressions import Captured, capture
+from medallion.expressions import Captured, Scope, capture, describe_check
 from medallion.rules import PipelineRule
 
 __all__ = ["Column", "CompiledContract", "Rule", "compile_schema"]
@@ -56,6 +56,7 @@ class Rule:
         ignore_null: a null verdict counts as held.
         reference: for ``known_in``.
         pipeline: for a rule about more than the partition's own rows.
+        column: the column that the rule is about, or None.
     """
 
     id: str
@@ -66,12 +67,7 @@ class Rule:
     ignore_null: bool = True
     reference: Reference | None = None
     pipeline: PipelineRule | None = None
-
-    @property
-    def column(self) -> str | None:
-        """The column that the rule is about, or None."""
-        head = self.id.rpartition(".")[0]
-        return None if head == "table" else head
+    column: str | None = None
 
     @property
     def is_evaluated_by_row(self) -> bool:
@@ -89,6 +85,7 @@ class Column:
         default: takes the place of null.
         pattern: how text is parsed into a date or time; None is ISO 8601.
         accepts: whether pandera takes a polars type for the declared one.
+        unmatched: a pattern that no column of the frame matches.
     """
 
     name: str
@@ -99,6 +96,7 @@ class Column:
     default: Any = None
     pattern: str | None = None
     accepts: Callable[[pl.DataType], bool] = field(default=lambda dtype: True, compare=False, repr=False)
+    unmatched: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,11 +134,21 @@ class CompiledContract:
 class _Compiler:
     """Compiles one schema; holds what every step needs."""
 
-    def __init__(self, schema: pa.DataFrameSchema, where: str, key: Iterable[str], types: dict[str, pl.DataType]) -> None:
-        self.schema, self.where, self.key, self.types = schema, where, set(key), types
+    def __init__(
+        self,
+        schema: pa.DataFrameSchema,
+        where: str,
+        key: Iterable[str],
+        types: Mapping[str, pl.DataType],
+        given: Mapping[str, pl.DataType] | None,
+    ) -> None:
+        self.schema, self.where, self.key, self.types, self.given = schema, where, set(key), types, given
         self.frame = (schema.metadata or {}).get(METADATA_KEY, {})
+        self.ids: set[str] = set()
+        self.columns: tuple[Column, ...] = ()
 
     def run(self, columns: list[tuple[Column, pa.Column]]) -> CompiledContract:
+        self.columns = tuple(column for column, _ in columns)
         rules = [rule for column, declared in columns for rule in self._column_rules(column, declared)]
         rules += self._frame_rules()
         rules += self._pipeline_rules()
@@ -155,7 +163,7 @@ class _Compiler:
             [self.schema.strict, self.schema.ordered, self.schema.add_missing_columns, sorted(self.key)],
         ]
         return CompiledContract(
-            tuple(column for column, _ in columns),
+            self.columns,
             tuple(rules),
             digest(described),
             self.schema.strict,
@@ -163,27 +171,39 @@ class _Compiler:
             bool(self.schema.add_missing_columns),
         )
 
+    def _is_there(self, column: Column) -> bool:
+        """Whether rules about a column can be evaluated: whether the frame has it, or is given it."""
+        if self.given is None or column.name in self.given:
+            return True
+        return bool(self.schema.add_missing_columns) and not column.unmatched
+
     def _column_rules(self, column: Column, declared: pa.Column) -> Iterator[Rule]:
         name, own = column.name, (declared.metadata or {}).get(METADATA_KEY, {})
         severity = self._severities(own.get("severity", ERROR), name)
+
+        def rule(kind: str, captured: Captured) -> Rule:
+            return Rule(f"{name}.{kind}", severity(kind), "row", _STANDARD[kind], captured, column=name)
+
         rules: list[Rule] = []
         if column.required:
             chosen = severity("present") if _is_named(own, "present") else CRITICAL
-            rules.append(Rule(f"{name}.present", chosen, "shape", _STANDARD["present"]))
-        always = Captured(pl.lit(value=True), aggregate=False, code="type")
-        rules.append(Rule(f"{name}.type", severity("type"), "row", _STANDARD["type"], always))
+            rules.append(Rule(f"{name}.present", chosen, "shape", _STANDARD["present"], column=name))
+        if not self._is_there(column):
+            yield from rules
+            return
+        rules.append(rule("type", Captured(pl.lit(value=True), aggregate=False, code="type")))
         if not column.nullable or name in self.key:
-            there = _is_there(name, self.types.get(name))
-            rules.append(Rule(f"{name}.not_null", severity("not_null"), "row", _STANDARD["not_null"], there))
+            rules.append(rule("not_null", _is_there(name, self.types.get(name))))
         if declared.unique:
             once = Captured(~pl.col(name).is_duplicated(), aggregate=False, across=True, code="unique")
-            rules.append(Rule(f"{name}.unique", severity("unique"), "row", _STANDARD["unique"], once))
-        for check in declared.checks:
-            rules.append(self._check_rule(check, column.name, severity, {rule.id for rule in rules}))
+            rules.append(rule("unique", once))
+        self.ids.update(each.id for each in rules)
+        rules += [self._check_rule(check, name, severity) for check in declared.checks]
         if "known_in" in own:
             reference: Reference = own["known_in"]
             title = f"the value is a {reference.column} of {reference.table.path}"
-            rules.append(Rule(f"{name}.known_in", severity("known_in"), "row", title, reference=reference))
+            chosen = severity("known_in")
+            rules.append(Rule(f"{name}.known_in", chosen, "row", title, reference=reference, column=name))
         self._check_named(own.get("severity"), name, rules)
         yield from rules
 
@@ -202,18 +222,34 @@ class _Compiler:
             return lambda rule: given
         raise DeclarationError(f"{self.where}: {name!r} has severity={given!r}; give a Severity, or one for each rule")
 
-    def _check_rule(
-        self, check: pa.Check, key: str, severity: Callable[[str], Severity], taken: Iterable[str]
-    ) -> Rule:
+    def _check_rule(self, check: pa.Check, key: str, severity: Callable[[str], Severity]) -> Rule:
         short = _short_name(check)
-        owner = "table" if key == "*" else key
-        rule_id, n = f"{owner}.{short}", 2
-        while rule_id in taken:
-            rule_id, n = f"{owner}.{short}_{n}", n + 1
-        captured = capture(check, key, f"{self.where}, rule {rule_id}", self.types)
+        rule_id = self._new_id("table" if key == "*" else key, short)
+        captured = self._capture(check, key, f"{self.where}, rule {rule_id}")
         chosen = min(severity(short), WARNING) if check.raise_warning else severity(short)
         scope = "table" if captured.aggregate else "row"
-        return Rule(rule_id, chosen, scope, _title(check, short), captured, ignore_null=bool(check.ignore_na))
+        column = None if key == "*" else key
+        title = _title(check, short)
+        return Rule(rule_id, chosen, scope, title, captured, ignore_null=bool(check.ignore_na), column=column)
+
+    def _new_id(self, owner: str, short: str) -> str:
+        rule_id, n = f"{owner}.{short}", 2
+        while rule_id in self.ids:
+            rule_id, n = f"{owner}.{short}_{n}", n + 1
+        self.ids.add(rule_id)
+        return rule_id
+
+    def _capture(self, check: pa.Check, key: str, where: str) -> Captured:
+        there = tuple(column.name for column in self.columns if self._is_there(column))
+        try:
+            return capture(check, key, Scope(where, self.types, there))
+        except DeclarationError as error:
+            judged = [c for c in self.columns if key in {"*", c.name}]
+            if self.given is None and all(column.dtype is not None for column in judged):
+                raise
+            # Without a declared type, only the frame's own can tell whether the check fits. There, it is no longer the
+            # declaration that is wrong: the rule blocks.
+            return Captured(None, aggregate=True, code=describe_check(check), refused=str(error))
 
     def _frame_rules(self) -> list[Rule]:
         declared: Mapping[str, FrameRule] = self.frame.get("rules", {})
@@ -222,17 +258,27 @@ class _Compiler:
         for check in self.schema.checks:
             own = declared.get(_short_name(check))
             severity = severities if own is None else self._severities(own.severity, _short_name(check))
-            rule = self._check_rule(check, "*", severity, {rule.id for rule in rules})
-            if own is not None and own.table != (rule.scope == "table"):
+            rule = self._check_rule(check, "*", severity)
+            refused = rule.check is not None and rule.check.refused
+            if own is not None and not refused and own.table != (rule.scope == "table"):
                 says, gives = ("one value", "one a row") if own.table else ("one value a row", "one in all")
                 raise DeclarationError(f"{self.where}, rule {rule.id}: is to give {says}, and gives {gives}; set table=")
             rules.append(rule)
-        for n, names in enumerate(_unique_groups(self.schema)):
-            present = [name for name in names if name in self.types]
+        for names in _unique_groups(self.schema):
+            present = [column.name for column in self.columns if column.name in names and self._is_there(column)]
+            if not present and self.given is not None:
+                continue
+            if self.given is None and not any(c.regex for c in self.schema.columns.values()):
+                self._check_group(names)
             once = Captured(~pl.struct(present).is_duplicated(), aggregate=False, across=True, code=f"unique {present}")
-            rule_id = "table.unique" if n == 0 else f"table.unique_{n + 1}"
+            rule_id = self._new_id("table", "unique")
             rules.append(Rule(rule_id, severities("unique"), "row", f"no two rows agree in {', '.join(names)}", once))
         return rules
+
+    def _check_group(self, names: list[str]) -> None:
+        unknown = [name for name in names if name not in self.types]
+        if unknown:
+            raise DeclarationError(f"{self.where}: unique names {unknown}, and the columns are {list(self.types)}")
 
     def _pipeline_rules(self) -> list[Rule]:
         declared: Mapping[str, PipelineRule] = self.frame.get("pipeline", {})
@@ -266,10 +312,10 @@ def compile_schema(
     Raises:
         DeclarationError: for a check that cannot be compiled, with the reason; for a rule that is named and not there.
     """
-    if getattr(schema, "parsers", None):
+    if getattr(schema, "parsers", None) or any(getattr(c, "parsers", None) for c in schema.columns.values()):
         raise DeclarationError(f"{where}: pandera's polars backend does not run parsers; write them into the transform")
-    columns = list(_columns(schema, where, frame))
-    types = {column.name: column.dtype for column, _ in columns if column.dtype is not None}
+    columns = list(_columns(schema, where, frame, partition[0] if partition else ""))
+    types = {column.name: column.dtype or pl.Null() for column, _ in columns}
     for column, _ in columns:
         given = (frame or {}).get(column.name)
         if given is not None and (column.dtype is None or (not column.coerce and column.accepts(given))):
@@ -277,16 +323,19 @@ def compile_schema(
     if partition is not None:
         types.setdefault(partition[0], partition[1]())
     if frame is not None:
-        absent = {c.name for c, _ in columns if c.name not in frame and not schema.add_missing_columns}
-        for name, dtype in frame.items():
-            types.setdefault(name, dtype)
-        columns = [(c, d) for c, d in columns if c.name not in absent or c.required]
-    return _Compiler(schema, where, key, types).run(columns)
+        columns = [(c, d) for c, d in columns if c.required or c.name in frame]
+    return _Compiler(schema, where, key, types, frame).run(columns)
 
 
 def _columns(
-    schema: pa.DataFrameSchema, where: str, frame: Mapping[str, pl.DataType] | None
+    schema: pa.DataFrameSchema, where: str, frame: Mapping[str, pl.DataType] | None, partition: str
 ) -> Iterator[tuple[Column, pa.Column]]:
+    if not schema.columns and schema.dtype is not None:
+        # A type and no columns: every column that comes is to be of that type.
+        for name in frame or ():
+            if name != partition and not name.startswith("_source_"):
+                plain = pa.Column(schema.dtype, name=name)
+                yield _column(name, plain, schema, where), plain
     explicit = {name for name, column in schema.columns.items() if not column.regex}
     for name, column in schema.columns.items():
         if not column.regex:
@@ -299,7 +348,7 @@ def _columns(
             for each in matched:
                 yield _column(each, column, schema, where), column
             if not matched and column.required:
-                yield _column(name, column, schema, where), column
+                yield replace(_column(name, column, schema, where), unmatched=True), column
 
 
 def _stand_in(pattern: str) -> str:

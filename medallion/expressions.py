@@ -6,11 +6,13 @@ means here what it means in pandera, whatever its version of pandera does inside
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import pandera.polars as pa
@@ -20,7 +22,7 @@ from pandera.api.polars.types import PolarsData
 from medallion.digests import digest_function
 from medallion.errors import DeclarationError
 
-__all__ = ["Captured", "capture", "looks_across_rows"]
+__all__ = ["Captured", "Scope", "capture", "describe_check", "looks_across_rows"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Captured:
         across: whether a row's value may depend on other rows.
         function: gives the verdict on a whole frame, for a check that is no expression.
         code: names what the check does.
+        refused: why the check cannot be evaluated on the frame that came; it then blocks.
         raised: filled with the errors of element-wise functions while the expression is evaluated.
     """
 
@@ -41,6 +44,7 @@ class Captured:
     across: bool = False
     function: Callable[[pl.LazyFrame], bool] | None = None
     code: str = ""
+    refused: str = ""
     raised: list[BaseException] = field(default_factory=list, compare=False)
 
 
@@ -52,133 +56,199 @@ class _NotAnExpression(Exception):
         self.used = used
 
 
+class _Selected(list[pl.Expr]):
+    """What a check selects; a check that goes on from there is no expression."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _NotAnExpression(f"select(...).{name}")
+
+
 class _Recorder:
     """Stands for a lazy frame inside a check's function and keeps what it selects."""
 
-    def select(self, *exprs: Any, **named: pl.Expr) -> list[pl.Expr]:
+    def select(self, *exprs: Any, **named: pl.Expr) -> _Selected:
         flat: list[pl.Expr] = []
         for expr in exprs:
             flat.extend(expr if isinstance(expr, list | tuple) else [expr])
         found = [pl.col(expr) if isinstance(expr, str) else expr for expr in flat]
-        return [*found, *(expr.alias(name) for name, expr in named.items())]
+        return _Selected([*found, *(expr.alias(name) for name, expr in named.items())])
 
     def __getattr__(self, name: str) -> Any:
         raise _NotAnExpression(name)
 
 
-def capture(check: pa.Check, key: str, where: str, types: Mapping[str, pl.DataType]) -> Captured:
+@dataclass(frozen=True)
+class Scope:
+    """What a check may look at.
+
+    Attributes:
+        where: table and rule, for messages.
+        types: every column that may be named.
+        columns: the contract's columns: what ``pl.all()`` and a check of the whole frame stand for. A column that the
+            contract does not know is dropped, so that it cannot be judged.
+    """
+
+    where: str
+    types: Mapping[str, pl.DataType]
+    columns: tuple[str, ...]
+
+    @property
+    def own(self) -> dict[str, pl.DataType]:
+        """The contract's columns and their types."""
+        return {name: self.types[name] for name in self.columns}
+
+
+def capture(check: pa.Check, key: str, scope: Scope) -> Captured:
     """What a check of column ``key`` (``*`` for the frame) evaluates on a frame with these columns.
 
     Raises:
         DeclarationError: with the reason, if it can be neither compiled nor called on a whole frame.
     """
+    where = scope.where
     # pandera's own backend calls a check's function so; there is no public way to it.
     check_fn, kwargs = check._check_fn, dict(check._check_kwargs)  # noqa: SLF001
     if check_fn is None:
         raise DeclarationError(f"{where}: the check has no function")
+    code = describe_check(check)
     function = partial(check_fn, **kwargs)
-    if check.name == "unique_values_eq":
-        return _unique_values(key, kwargs["values"])
     if check.element_wise:
-        return _element_wise(function, check_fn, [key] if key != "*" else list(types), kwargs)
+        return _element_wise(function, code, [key] if key != "*" else list(scope.columns))
+    if getattr(check_fn, "__name__", "") == "unique_values_eq":
+        # It turns a whole column into a Python list; the distinct values say the same.
+        return Captured(None, aggregate=True, function=lambda rows: _call(function, rows.select(key).unique(), key), code=code)
     try:
         selected = function(PolarsData(_Recorder(), key))  # type: ignore[arg-type]
     except _NotAnExpression as unfit:
-        return _whole_frame(function, check_fn, key, where, types, f"it uses LazyFrame.{unfit.used}")
-    except DeclarationError:
-        raise
+        return _whole_frame(function, code, key, scope, f"it uses LazyFrame.{unfit.used}")
     except Exception as error:
         raise DeclarationError(f"{where}: the check cannot be compiled: {type(error).__name__}: {error}") from error
     if isinstance(selected, bool):
-        return _whole_frame(function, check_fn, key, where, types, "it returns a bool")
+        return _whole_frame(function, code, key, scope, "it returns a bool")
     if not isinstance(selected, list) or not selected:
         raise DeclarationError(
             f"{where}: the check returns {type(selected).__name__}; write: return data.lazyframe.select(<expression>)"
         )
-    aggregate, names = _probe(selected, where, types)
-    expr = selected[0] if len(names) == 1 and len(selected) == 1 else _all_of(selected, names, types)
+    exprs = [each for expr in selected for each in _expand(expr, scope)]
+    aggregate = _probe(exprs, scope)
+    expr = exprs[0] if len(exprs) == 1 else pl.all_horizontal(exprs)  # several verdicts a row as one, as pandera folds them
     across = not aggregate and any(map(looks_across_rows, selected))
     return Captured(expr, aggregate, across, code=str(expr))
 
 
-def _unique_values(key: str, values: Any) -> Captured:
-    wanted = list(dict.fromkeys(values))
-    column = pl.col(key).drop_nulls()
-    expr = (column.n_unique() == len(wanted)) & column.is_in(wanted).all()
-    # pandera compares a set with what was given, so that anything but a set is never equal.
-    expr = expr if isinstance(values, set | frozenset) else pl.len() < 0
-    return Captured(expr, aggregate=True, code=f"unique_values_eq({sorted(map(repr, wanted))})")
+def describe_check(check: pa.Check) -> str:
+    """Names what a check does, by its function's code and its arguments."""
+    kwargs = sorted(((name, _sorted(value)) for name, value in check._check_kwargs.items()), key=str)  # noqa: SLF001
+    function: Any = check._check_fn  # noqa: SLF001
+    # A built-in check is an object that finds the backend's function; only its name says what it is.
+    named = digest_function(function) if isinstance(function, FunctionType) else getattr(function, "__name__", "")
+    return f"{'element_wise' if check.element_wise else 'function'} {named or type(function).__qualname__} {kwargs}"
 
 
-def _element_wise(function: Callable[..., Any], named: Any, keys: list[str], kwargs: Mapping[str, Any]) -> Captured:
+def _sorted(value: Any) -> Any:
+    return sorted(map(repr, value)) if isinstance(value, set | frozenset) else value
+
+
+def _element_wise(function: Callable[..., Any], code: str, keys: list[str]) -> Captured:
     raised: list[BaseException] = []
 
-    def judged(value: Any) -> bool:
+    def judged(value: Any) -> Any:
         try:
-            return bool(function(value))
+            return function(value)
         except Exception as error:
             raised.append(error)
             return False
 
-    expr = pl.all_horizontal([pl.col(key).map_elements(judged, return_dtype=pl.Boolean) for key in keys])
-    code = f"element_wise {digest_function(named)} {sorted(kwargs.items(), key=str)}"
-    single = expr if len(keys) > 1 else pl.col(keys[0]).map_elements(judged, return_dtype=pl.Boolean)
-    return Captured(single, aggregate=False, code=code, raised=raised)
+    exprs = [pl.col(key).map_elements(judged, return_dtype=pl.Boolean) for key in keys]
+    return Captured(
+        exprs[0] if len(exprs) == 1 else pl.all_horizontal(exprs), aggregate=False, code=code, raised=raised
+    )
 
 
-def _all_of(selected: list[pl.Expr], names: list[str], types: Mapping[str, pl.DataType]) -> pl.Expr:
-    """Several verdicts a row as one, as pandera folds them; a selection such as ``pl.all()`` is spelled out."""
-    if len(selected) == len(names):
-        return pl.all_horizontal(selected)
-    spelled = [expr for each in selected for expr in _expand(each, types)]
-    return pl.all_horizontal(spelled)
-
-
-def _expand(expr: pl.Expr, types: Mapping[str, pl.DataType]) -> list[pl.Expr]:
+def _expand(expr: pl.Expr, scope: Scope) -> list[pl.Expr]:
+    """A selection such as ``pl.all()``, spelled out: one expression for each verdict."""
     if not expr.meta.has_multiple_outputs():
         return [expr]
-    return [pl.struct(expr).struct.field(name) for name in pl.LazyFrame(schema=dict(types)).select(expr).collect_schema()]
-
-
-def _probe(selected: list[pl.Expr], where: str, types: Mapping[str, pl.DataType]) -> tuple[bool, list[str]]:
-    """Whether some expressions give one value for any number of rows, and their names; found on three dummy rows."""
-    frame = pl.DataFrame({name: pl.Series(name, [None] * 3, dtype=dtype) for name, dtype in types.items()})
     try:
-        result = frame.lazy().select(selected).collect()
+        pinned = pl.Expr.deserialize(io.StringIO(json.dumps(_pin(_tree(expr), scope))), format="json")
+        names = pl.LazyFrame(schema=scope.own).select(pinned).collect_schema().names()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError) as error:
+        raise DeclarationError(
+            f"{scope.where}: selects several columns ({type(error).__name__}: {_first_line(error)}); name them"
+        ) from error
+    return [pinned] if len(names) == 1 else [pl.struct(pinned).struct.field(name) for name in names]
+
+
+def _tree(expr: pl.Expr) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the JSON form is not stable between versions; it is used at once
+        return json.loads(expr.meta.serialize(format="json"))
+
+
+def _pin(node: Any, scope: Scope) -> Any:
+    """The tree of an expression, with names in place of selectors.
+
+    The gate's query has more columns than the contract, and a selector must not see them.
+    """
+    if isinstance(node, list):
+        return [_pin(each, scope) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if set(node) == {"Selector"}:
+        selector = pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
+        names = pl.LazyFrame(schema=scope.own).select(selector).collect_schema().names()
+        return {"Selector": {"ByName": {"names": names, "strict": True}}}
+    return {name: _pin(value, scope) for name, value in node.items()}
+
+
+def _probe(exprs: list[pl.Expr], scope: Scope) -> bool:
+    """Whether some expressions give one value for any number of rows; found on three dummy rows."""
+    where = scope.where
+    # Structs without values in place of null: polars 2.1 panics where it compares nothing but null structs.
+    frame = pl.DataFrame(
+        [pl.Series(name, [{} if dtype == pl.Struct else None] * 3, dtype) for name, dtype in scope.types.items()]
+    )
+    try:
+        result = frame.lazy().select(expr.alias(str(n)) for n, expr in enumerate(exprs)).collect()
     except pl.exceptions.PanicException as error:
-        raise DeclarationError(f"{where}: polars panics on it: {str(error).splitlines()[0]}") from error
+        raise DeclarationError(f"{where}: polars panics on it: {_first_line(error)}") from error
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-        raise DeclarationError(f"{where}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
-    for name, dtype in result.schema.items():
+        raise DeclarationError(f"{where}: {type(error).__name__}: {_first_line(error)}") from error
+    for dtype in result.dtypes:
         if dtype not in (pl.Boolean, pl.Null):
-            raise DeclarationError(f"{where}: gives {dtype} in {name!r}, not true or false")
+            raise DeclarationError(f"{where}: gives {dtype}, not true or false")
     if result.height not in (1, 3):
         raise DeclarationError(f"{where}: gives {result.height} values for 3 rows; give one a row, or one in all")
-    return result.height == 1, list(result.schema)
+    return result.height == 1
 
 
-def _whole_frame(
-    function: Callable[..., Any], named: Any, key: str, where: str, types: Mapping[str, pl.DataType], why: str
-) -> Captured:  # noqa: PLR0917 - one place calls it
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def _call(function: Callable[..., Any], rows: pl.LazyFrame, key: str) -> bool:
+    verdict = function(PolarsData(rows, key))
+    if isinstance(verdict, bool):
+        return verdict
+    raise _NoBool(f"returned {type(verdict).__name__}")
+
+
+class _NoBool(TypeError):
+    """A check that judges a whole frame answers with something else than a bool."""
+
+
+def _whole_frame(function: Callable[..., Any], code: str, key: str, scope: Scope, why: str) -> Captured:
     """A check that is no expression can still judge a whole frame, if it answers with a bool."""
-
-    def call(frame: pl.LazyFrame) -> bool:
-        verdict = function(PolarsData(frame, key))
-        if isinstance(verdict, bool):
-            return verdict
-        raise TypeError(f"returned {type(verdict).__name__}")
-
-    empty = pl.LazyFrame(schema=dict(types))
     try:
-        call(empty)
-    except TypeError as error:
+        _call(function, pl.LazyFrame(schema=scope.own), key)
+    except _NoBool as error:
         raise DeclarationError(
-            f"{where}: cannot be compiled into the gate's one query ({why}), nor called for a bool ({error}). Write one "
-            "expression: return data.lazyframe.select(<a boolean polars expression>)"
+            f"{scope.where}: cannot be compiled into the gate's one query ({why}), nor called for a bool ({error}). "
+            "Write one expression: return data.lazyframe.select(<a boolean polars expression>)"
         ) from error
-    except Exception as error:
-        raise DeclarationError(f"{where}: raises on a frame without rows: {type(error).__name__}: {error}") from error
-    return Captured(None, aggregate=True, function=call, code=f"function {digest_function(named)}")
+    except (Exception, pl.exceptions.PanicException):
+        # A frame without rows may be more than it can judge; a frame that it cannot judge is refused when it comes.
+        pass
+    return Captured(None, aggregate=True, function=lambda rows: _call(function, rows, key), code=code)
 
 
 _ROW_BY_ROW = {
@@ -195,9 +265,7 @@ def looks_across_rows(expr: pl.Expr) -> bool:
     evaluated per partition: slower, and never wrong.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the JSON form is not stable between versions; it is used at once
-            tree = json.loads(expr.meta.serialize(format="json"))
+        tree = _tree(expr)
     except (pl.exceptions.PolarsError, ImportError, ValueError):
         return True
     return not _row_by_row(tree)

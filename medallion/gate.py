@@ -18,7 +18,7 @@ import pandera.polars as pa
 import polars as pl
 
 from medallion.coerce import coerce, describe_type
-from medallion.compiler import CompiledContract, compile_schema
+from medallion.compiler import CompiledContract, Rule, compile_schema
 from medallion.duplicates import resolve_duplicates
 from medallion.errors import DeclarationError
 from medallion.masks import Gated, Query
@@ -104,6 +104,7 @@ class Gate:
     name: str = "rows"
     max_quarantined: float | Mapping[str, float] = 1.0
     version_column: str | None = None
+    _bound: dict[Any, CompiledContract] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         compiled = self.compiled  # refuses, here and now, what could not be evaluated later
@@ -129,6 +130,15 @@ class Gate:
     def compiled(self) -> CompiledContract:
         """The contract, compiled as it was declared."""
         return compile_schema(self.schema, where=self.name, key=self.key, partition=self._partition)
+
+    def compiled_for(self, given: Mapping[str, pl.DataType]) -> CompiledContract:
+        """The contract, compiled for a frame with these columns; each set of columns once."""
+        columns = tuple(given.items())
+        if columns not in self._bound:
+            self._bound[columns] = compile_schema(
+                self.schema, where=self.name, key=self.key, partition=self._partition, frame=dict(given)
+            )
+        return self._bound[columns]
 
     @property
     def digest(self) -> str:
@@ -163,9 +173,7 @@ class Gate:
         """
         frame = rows.lazy()
         given = frame.collect_schema()
-        compiled = compile_schema(
-            self.schema, where=self.name, key=self.key, partition=self._partition, frame=dict(given)
-        )
+        compiled = self.compiled_for(given)
         shape = self._judge_shape(compiled, given)
         if any(finding.blocks for finding in shape):
             return self._all_blocked(frame, keys, shape)
@@ -194,7 +202,7 @@ class Gate:
         return findings + self._judge_order(compiled, given)
 
     def _is_added(self, compiled: CompiledContract, column: Any) -> bool:
-        return compiled.adds_missing and (column.nullable or column.default is not None)
+        return compiled.adds_missing and not column.unmatched and (column.nullable or column.default is not None)
 
     def _judge_order(self, compiled: CompiledContract, given: pl.Schema) -> list[Finding]:
         findings: list[Finding] = []
@@ -256,7 +264,7 @@ class Gate:
         tally.add(conflicting, extra=("table.conflicting_content",))
         tally.collapse(split.collapsed)
         accepted = self._publishable(split.accepted, gated)
-        others, measures = judge_published(accepted, query.compiled, self.partition, keys, inputs, history, tally)
+        others, measures = judge_published(accepted.drop(WARNINGS), query.compiled, self.partition, keys, inputs, history, tally)
         verdicts = {}
         for key in keys:
             findings = [*shape, *gated.raised, *others.get(key, [])]
@@ -269,25 +277,32 @@ class Gate:
 
         Dropping rows can make such a rule false for a row for which it held before.
         """
-        across = [r for r in gated.rules if r.check is not None and r.check.across and r.severity >= ERROR]
-        if not across:
-            return gated
+        across = [rule for rule in gated.rules if rule.check is not None and rule.check.across]
+        refusing = [rule for rule in across if rule.severity >= ERROR]
+        tagging = [rule for rule in across if rule.severity < ERROR]
         for _ in range(_SETTLES):
-            refused = gated.broken(gated.at_least(ERROR))
-            left = gated.rows.lazy().with_row_index(_AT).filter(~refused)
-            broken = [query.breaks(rule, {}).alias(rule.id) for rule in across]
-            newly = left.select(_AT, *broken).filter(pl.any_horizontal(pl.all().exclude(_AT))).collect()
+            newly = self._newly_broken(gated, query, refusing)
             if newly.height == 0:
-                return gated
-            gated = self._add_bits(gated, newly, [rule.id for rule in across])
+                return self._add_bits(gated, self._newly_broken(gated, query, tagging), tagging)
+            gated = self._add_bits(gated, newly, refusing)
         finding = Finding(across[0].id, CRITICAL, "table", 0, "does not settle: each round refuses further rows")
         return Gated(gated.rows, gated.rules, gated.masks, gated.raw, gated.names, (*gated.raised, finding))
 
-    def _add_bits(self, gated: Gated, newly: pl.DataFrame, ids: Sequence[str]) -> Gated:
+    def _newly_broken(self, gated: Gated, query: Query, rules: Sequence[Rule]) -> pl.DataFrame:
+        """Rows that are left over and break one of the rules, with a truth value for each rule."""
+        if not rules:
+            return pl.DataFrame()
+        left = gated.rows.lazy().with_row_index(_AT).filter(~gated.broken(gated.at_least(ERROR)))
+        broken = [query.breaks(rule, {}).alias(f"breaks {n}") for n, rule in enumerate(rules)]
+        return left.select(_AT, *broken).filter(pl.any_horizontal(pl.all().exclude(_AT))).collect()
+
+    def _add_bits(self, gated: Gated, newly: pl.DataFrame, rules: Sequence[Rule]) -> Gated:
+        if newly.height == 0:
+            return gated
         rows = gated.rows
-        for rule_id in ids:
-            at = newly.filter(pl.col(rule_id)).get_column(_AT)
-            for mask, word in zip(gated.masks, gated.bits(lambda r, rule_id=rule_id: r.id == rule_id), strict=True):
+        for n, rule in enumerate(rules):
+            at = newly.filter(pl.col(f"breaks {n}")).get_column(_AT)
+            for mask, word in zip(gated.masks, gated.bits(lambda each, rule=rule: each is rule), strict=True):
                 if word:
                     changed = rows.get_column(mask).scatter(at, rows.get_column(mask)[at] | word)
                     rows = rows.with_columns(changed.alias(mask))
@@ -319,9 +334,9 @@ class Gate:
                 )
             )
         rows = pl.concat(parts)
-        sources = [name for name in ("_source_file", "_source_row") if name in rows.columns]
-        order = list(dict.fromkeys([*([group] if group else []), *sources, *names]))
-        return rows.sort(order) if rows.height and order else rows
+        order = [group] if group else []
+        order += [name for name in ("_source_file", "_source_row") if name in rows.columns]
+        return rows.sort(order, maintain_order=True) if rows.height and order else rows
 
     def _unknown_values(self, gated: Gated) -> dict[str, dict[str, list[str]]]:
         group = self.partition.column
@@ -362,6 +377,8 @@ def _as_text(name: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         return pl.col(name).map_elements(lambda value: repr(_plain(value)), return_dtype=pl.String)
     if dtype == pl.Binary:
         return pl.col(name).bin.encode("hex")
+    if dtype == pl.Duration:
+        return pl.col(name).dt.to_string("iso")
     return pl.col(name).cast(pl.String)
 
 

@@ -100,33 +100,34 @@ class Query:
 
         A check that raises is found and reported as a finding that blocks; it neither passes nor stops the others.
         """
-        typed, raw, unreadable = self._typed()
-        rules = self._rules()
+        typed, raw, unreadable = self.typed()
+        rules = self.rules()
         frame = rows.with_columns(typed)
         carried = [*self.names, *(r for r in raw.values() if r.startswith(_RAW)), *self.keep]
         try:
             return self._collect(frame, carried, rules, raw, unreadable, ())
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-            sound, raised = self._isolate(frame.select(dict.fromkeys(carried)).collect(), rules, unreadable)
+            sound, raised = self._isolate(frame.select(*dict.fromkeys(carried)).collect(), rules, unreadable)
             return self._collect(frame, carried, sound, raw, unreadable, raised)
 
     @property
     def columns(self) -> list[Column]:
         """The contract's columns that the frame has, or is given."""
         there = set(self.schema)
-        return [c for c in self.compiled.columns if c.name in there or (self.compiled.adds_missing and c.required)]
+        added = self.compiled.adds_missing
+        return [c for c in self.compiled.columns if c.name in there or (added and c.required and not c.unmatched)]
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns that are published, the partition column first."""
         return tuple(dict.fromkeys([*([self.group] if self.group else []), *(c.name for c in self.columns)]))
 
-    def _rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[Rule, ...]:
         present = {column.name for column in self.columns}
         # A rule about an optional column that is not there has nothing to judge.
         return tuple(r for r in self.compiled.row_rules if r.column is None or r.column in present)
 
-    def _typed(self) -> tuple[list[pl.Expr], dict[str, str], dict[str, pl.Expr]]:
+    def typed(self) -> tuple[list[pl.Expr], dict[str, str], dict[str, pl.Expr]]:
         """Expressions that type the columns, where each raw value is, and which values could not be read."""
         typed: list[pl.Expr] = []
         raw: dict[str, str] = {}
@@ -181,7 +182,7 @@ class Query:
 
     def breaks(self, rule: Rule, unreadable: Mapping[str, pl.Expr]) -> pl.Expr:
         """Whether a row breaks a rule."""
-        if rule.id.endswith(".type") and rule.column is not None:
+        if rule.column is not None and rule.id == f"{rule.column}.type":
             return unreadable.get(rule.column, pl.lit(value=False))
         if rule.reference is not None and rule.column is not None:
             holds = pl.col(rule.column).is_in(self.references[rule.column].implode(), nulls_equal=False)

@@ -98,10 +98,14 @@ def _table_rules(
     found: Findings = defaultdict(list)
     rules = [rule for rule in compiled.table_rules if rule.column is None or rule.column in accepted.columns]
     for rule in rules:
+        if rule.check is not None and rule.check.refused:
+            for key in keys:
+                found[key].append(Finding(rule.id, max(rule.severity, ERROR), "table", 0, rule.check.refused))
+            continue
         try:
             values = _evaluate(accepted, rule, partition)
             empty = _evaluate_one(accepted.clear(), rule)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError) as error:
+        except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - a user's function may raise anything
             message = f"the check raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             for key in keys:
                 found[key].append(Finding(rule.id, max(rule.severity, ERROR), "table", 0, message))

@@ -14,7 +14,7 @@ from medallion.partitions import Partitioning, Whole
 from medallion.severity import ERROR
 from medallion.verdict import Finding, Verdict, worst_first
 
-__all__ = ["Tally"]
+__all__ = ["Tally", "judge_shares"]
 
 
 class Tally:
@@ -70,23 +70,25 @@ class Tally:
         quarantined = sum(combinations.values()) - accepted
         read = accepted + quarantined + collapsed
         findings = [Finding(id_, rules[id_].severity, "row", count, rules[id_].title) for id_, count in by_rule.items()]
-        findings += [*others, *self._shares(by_rule, quarantined, read, rules)]
+        findings += [*others, *judge_shares(self._limits, by_rule, quarantined, read, rules)]
         reasons = {names: count for names, count in combinations.items() if names}
         return Verdict(
             self._name, key, read, accepted, quarantined, collapsed, worst_first(findings), reasons, measures
         )
 
-    def _shares(
-        self, by_rule: Mapping[str, int], quarantined: int, read: int, rules: Mapping[str, Rule]
-    ) -> list[Finding]:
-        if read == 0:
-            rule = rules["table.no_rows"]
-            return [Finding(rule.id, rule.severity, "table", 0, "the partition has no rows")]
-        rule = rules["table.quarantined_share"]
-        over = []
-        for id_, limit in self._limits.items():
-            count = quarantined if id_ == "*" else by_rule.get(id_, 0)
-            if count / read > limit:
-                what = "of the rows are refused" if id_ == "*" else f"of the rows break {id_}"
-                over.append(f"{count / read:.1%} {what}, and max_quarantined is {limit:.1%}")
-        return [Finding(rule.id, rule.severity, "table", 0, "; ".join(over))] if over else []
+
+def judge_shares(
+    limits: Mapping[str, float], by_rule: Mapping[str, int], quarantined: int, read: int, rules: Mapping[str, Rule]
+) -> list[Finding]:
+    """What is found if there are no rows, or a larger share of them is refused than allowed."""
+    if read == 0:
+        rule = rules["table.no_rows"]
+        return [Finding(rule.id, rule.severity, "table", 0, "the partition has no rows")]
+    rule = rules["table.quarantined_share"]
+    over = []
+    for id_, limit in limits.items():
+        count = quarantined if id_ == "*" else by_rule.get(id_, 0)
+        if count / read > limit:
+            what = "of the rows are refused" if id_ == "*" else f"of the rows break {id_}"
+            over.append(f"{count / read:.1%} {what}, and max_quarantined is {limit:.1%}")
+    return [Finding(rule.id, rule.severity, "table", 0, "; ".join(over))] if over else []

@@ -54,7 +54,7 @@ KINDS = (
     Kind(pl.Time(), (dt.time(0), dt.time(12, 30), dt.time(23, 59, 59, 999999))),
     Kind(pl.Duration("us"), (dt.timedelta(0), dt.timedelta(days=-1), dt.timedelta(hours=25), dt.timedelta(microseconds=1))),
     Kind(pl.Decimal(10, 2), tuple(map(Decimal, ["0.00", "1.50", "-2.25", "99999999.99"]))),
-    Kind(pl.Categorical(), ("a", "b", "ß"), ordered=False, text=True),
+    Kind(pl.Categorical(), ("a", "b", "ß"), ordered=False),
     Kind(pl.Enum(["c", "b", "a"]), ("a", "b", "c"), ordered=False),
     Kind(pl.Binary(), (b"", b"a", b"\x00\xff"), ordered=False),
     Kind(pl.List(pl.Int64), ([], [1], [1, None], [2, 3]), ordered=False),
