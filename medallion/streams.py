@@ -19,6 +19,7 @@ from medallion.gate import WARNINGS, Gate
 from medallion.masks import Query
 from medallion.partitions import Whole
 from medallion.rules import Setting
+from medallion.staging import ENCODING
 from medallion.tally import judge_shares
 from medallion.verdict import Finding, Verdict, worst_first
 
@@ -139,9 +140,9 @@ class _Job:
         name = f"part-{self.parts:05}.parquet"
         self.parts += 1
         untagged = [clean.with_columns(pl.lit(None, pl.List(pl.String)).alias(WARNINGS))] if clean.width else []
-        pl.concat([*untagged, split.accepted]).write_parquet(self.accepted / name)
+        pl.concat([*untagged, split.accepted]).write_parquet(self.accepted / name, **ENCODING)
         if split.quarantined.height:
-            split.quarantined.write_parquet(self.quarantined / name)
+            split.quarantined.write_parquet(self.quarantined / name, **ENCODING)
 
     def finish(self, shape: Sequence[Finding]) -> Verdict:
         """Settle the rows that were set aside, judge the whole, and add everything up."""
