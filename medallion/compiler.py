@@ -244,11 +244,9 @@ class _Compiler:
         try:
             return capture(check, key, Scope(where, self.types, there))
         except DeclarationError as error:
-            judged = [c for c in self.columns if key in {"*", c.name}]
-            if self.given is None and all(column.dtype is not None for column in judged):
+            if self.given is None and not self._is_open(key, error):
                 raise
-            # Without a declared type, only the frame's own can tell whether the check fits. There, it is no longer the
-            # declaration that is wrong: the rule blocks.
+            # Once the frame is there, it is no longer the declaration that is wrong: the rule blocks.
             return Captured(None, aggregate=True, code=describe_check(check), refused=str(error))
 
     def _frame_rules(self) -> list[Rule]:
@@ -262,7 +260,9 @@ class _Compiler:
             refused = rule.check is not None and rule.check.refused
             if own is not None and not refused and own.table != (rule.scope == "table"):
                 says, gives = ("one value", "one a row") if own.table else ("one value a row", "one in all")
-                raise DeclarationError(f"{self.where}, rule {rule.id}: is to give {says}, and gives {gives}; set table=")
+                raise DeclarationError(
+                    f"{self.where}, rule {rule.id}: is to give {says}, and gives {gives}; set table="
+                )
             rules.append(rule)
         for names in _unique_groups(self.schema):
             present = [column.name for column in self.columns if column.name in names and self._is_there(column)]
@@ -274,6 +274,13 @@ class _Compiler:
             rule_id = self._new_id("table", "unique")
             rules.append(Rule(rule_id, severities("unique"), "row", f"no two rows agree in {', '.join(names)}", once))
         return rules
+
+    def _is_open(self, key: str, error: DeclarationError) -> bool:
+        """Whether only a frame can tell if a check fits: its columns have no declared type, or a pattern for a name."""
+        patterns = any(column.regex for column in self.schema.columns.values())
+        if patterns and isinstance(error.__cause__, pl.exceptions.ColumnNotFoundError):
+            return True
+        return any(column.dtype is None for column in self.columns if key in {"*", column.name})
 
     def _check_group(self, names: list[str]) -> None:
         unknown = [name for name in names if name not in self.types]

@@ -115,7 +115,9 @@ def capture(check: pa.Check, key: str, scope: Scope) -> Captured:
         return _element_wise(function, code, [key] if key != "*" else list(scope.columns))
     if getattr(check_fn, "__name__", "") == "unique_values_eq":
         # It turns a whole column into a Python list; the distinct values say the same.
-        return Captured(None, aggregate=True, function=lambda rows: _call(function, rows.select(key).unique(), key), code=code)
+        return Captured(
+            None, aggregate=True, function=lambda rows: _call(function, rows.select(key).unique(), key), code=code
+        )
     try:
         selected = function(PolarsData(_Recorder(), key))  # type: ignore[arg-type]
     except _NotAnExpression as unfit:
@@ -130,7 +132,9 @@ def capture(check: pa.Check, key: str, scope: Scope) -> Captured:
         )
     exprs = [each for expr in selected for each in _expand(expr, scope)]
     aggregate = _probe(exprs, scope)
-    expr = exprs[0] if len(exprs) == 1 else pl.all_horizontal(exprs)  # several verdicts a row as one, as pandera folds them
+    expr = (
+        exprs[0] if len(exprs) == 1 else pl.all_horizontal(exprs)
+    )  # several verdicts a row as one, as pandera folds them
     across = not aggregate and any(map(looks_across_rows, selected))
     return Captured(expr, aggregate, across, code=str(expr))
 

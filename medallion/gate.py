@@ -211,7 +211,9 @@ class Gate:
         extra = [name for name in given if name not in allowed and not name.startswith("_")]
         if extra and compiled.strict != "filter":
             rule = compiled.by_id["table.extra_column"]
-            message = f"columns that the contract does not know: {', '.join(extra)}; dropped here, kept in the layer below"
+            message = (
+                f"columns that the contract does not know: {', '.join(extra)}; dropped here, kept in the layer below"
+            )
             severity = ERROR if compiled.strict is True else rule.severity
             findings.append(Finding(rule.id, severity, "shape", 0, message))
         present = [name for name in given if name in known]
@@ -264,7 +266,9 @@ class Gate:
         tally.add(conflicting, extra=("table.conflicting_content",))
         tally.collapse(split.collapsed)
         accepted = self._publishable(split.accepted, gated)
-        others, measures = judge_published(accepted.drop(WARNINGS), query.compiled, self.partition, keys, inputs, history, tally)
+        others, measures = judge_published(
+            accepted.drop(WARNINGS), query.compiled, self.partition, keys, inputs, history, tally
+        )
         verdicts = {}
         for key in keys:
             findings = [*shape, *gated.raised, *others.get(key, [])]
@@ -320,7 +324,10 @@ class Gate:
         parts = []
         group = self.partition.column
         names = [name for name in gated.names if name != group]
-        for frame, extra in ((failing, []), (conflicting, [{"rule": "table.conflicting_content", "severity": "ERROR"}])):
+        for frame, extra in (
+            (failing, []),
+            (conflicting, [{"rule": "table.conflicting_content", "severity": "ERROR"}]),
+        ):
 
             def failures(rules: tuple[Any, ...], extra: list[dict[str, str]] = extra) -> list[dict[str, str]]:
                 return [*({"rule": rule.id, "severity": rule.severity.name} for rule in rules), *extra]
@@ -384,5 +391,3 @@ def _as_text(name: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
 
 def _plain(value: Any) -> Any:
     return value.to_list() if isinstance(value, pl.Series) else value
-
-

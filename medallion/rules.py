@@ -71,8 +71,6 @@ class Setting:
     there: Totals = field(default_factory=dict)
 
 
-
-
 @dataclass(frozen=True)
 class PipelineRule:
     """Base of the rules of this module."""
@@ -203,7 +201,10 @@ class _Volume(PipelineRule):
         change = 1 - min(setting.rows, usual) / max(setting.rows, usual)
         for severity, bound in ((CRITICAL, self.critical), (WARNING, self.warning)):
             if change > bound:
-                yield severity, f"{setting.rows:,} rows, usually {usual:,.0f}: {change:.0%} apart, allowed are {bound:.0%}"
+                yield (
+                    severity,
+                    f"{setting.rows:,} rows, usually {usual:,.0f}: {change:.0%} apart, allowed are {bound:.0%}",
+                )
                 return
 
 
@@ -302,9 +303,7 @@ class _Fresh(PipelineRule):
             yield self.severity, f"the newest {self.column} is {measured['newest']}, {age} before the partition's end"
 
 
-def fresh(
-    column: str, *, within: dt.timedelta, timezone: str | None = None, severity: Severity = WARNING
-) -> Any:
+def fresh(column: str, *, within: dt.timedelta, timezone: str | None = None, severity: Severity = WARNING) -> Any:
     """The newest value of a time column lies close to the end of the partition's window.
 
     Args:

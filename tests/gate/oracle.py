@@ -284,7 +284,9 @@ def _is_changed(raw: Any, read: Any, given: pl.DataType, wanted: pl.DataType) ->
     if wanted.is_float() or (given.is_float() and wanted.is_decimal()):
         if raw != raw or read != read:  # noqa: PLR0124 - NaN
             return False
-        return bool(abs(read) == float("inf") != abs(raw)) or (not given.is_float() and not given.is_decimal() and raw != read)
+        return bool(abs(read) == float("inf") != abs(raw)) or (
+            not given.is_float() and not given.is_decimal() and raw != read
+        )
     if wanted == pl.Date:
         return bool(raw != dt.datetime.combine(read, dt.time(0)))
     if given == pl.Date:

@@ -251,7 +251,9 @@ class Maker:
         if self.maybe(0.12):
             kind = self.kind()
             columns[r"^r_\d$"] = self.column(kind, r"^r_\d$", names, regex=True)
-            series += [pl.Series(f"r_{n}", self.values(kind, height), kind.dtype) for n in range(self.rng.randint(0, 2))]
+            series += [
+                pl.Series(f"r_{n}", self.values(kind, height), kind.dtype) for n in range(self.rng.randint(0, 2))
+            ]
         extra = self.maybe(0.1)
         if extra:
             series.append(pl.Series("extra", list(range(height)), pl.Int64))
@@ -295,7 +297,9 @@ class Maker:
 
     def text(self, kind: Kind) -> str:
         if self.maybe(0.25):
-            return self.rng.choice(["-", "", "1.5", "300", "2017-02-30", " 1", "1e3", "nan", "+7", "0x10", "true", "１"])
+            return self.rng.choice(
+                ["-", "", "1.5", "300", "2017-02-30", " 1", "1e3", "nan", "+7", "0x10", "true", "１"]
+            )
         value = self.rng.choice(kind.values)
         return value.isoformat() if isinstance(value, dt.date | dt.time) else str(value)
 
