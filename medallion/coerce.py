@@ -48,14 +48,18 @@ def coerce(value: pl.Expr, given: pl.DataType, wanted: pl.DataType, pattern: str
         return value.cast(wanted)
     if given == pl.String:
         return _parse(value, wanted, pattern)
-    if _is_number(given) and _is_number(wanted):
-        return _resize(value, given, wanted)
     if isinstance(given, pl.List | pl.Array) and isinstance(wanted, pl.List | pl.Array):
         return _each(value, given, wanted)
-    if wanted == pl.String:
-        return None if given.is_nested() or given in (pl.Binary, pl.Duration, pl.Object) else value.cast(wanted)
-    if isinstance(given, pl.Categorical | pl.Enum):
-        return value.cast(wanted, strict=False) if isinstance(wanted, pl.Categorical | pl.Enum) else None
+    return _convert(value, given, wanted)
+
+
+def _convert(value: pl.Expr, given: pl.DataType, wanted: pl.DataType) -> pl.Expr | None:
+    if _is_number(given) and _is_number(wanted):
+        return _resize(value, given, wanted)
+    if wanted == pl.String and not given.is_nested() and given not in (pl.Binary, pl.Duration, pl.Object):
+        return value.cast(wanted)
+    if isinstance(given, pl.Categorical | pl.Enum) and isinstance(wanted, pl.Categorical | pl.Enum):
+        return value.cast(wanted, strict=False)
     return _unchanged(value, given, wanted) if _is_same_time(given, wanted) else None
 
 
@@ -109,17 +113,23 @@ def _parse(text: pl.Expr, wanted: pl.DataType, pattern: str | None) -> pl.Expr |
         # polars rounds digits that do not fit away; a zero behind the last one is none.
         too_fine = text.str.contains(rf"\.\d{{{wanted.scale}}}\d*[1-9]")
         return pl.when(~too_fine).then(text.cast(wanted, strict=False))
-    if wanted.is_numeric() or wanted == pl.Binary or isinstance(wanted, pl.Categorical | pl.Enum):
-        return text.cast(wanted, strict=False)
     if wanted == pl.Boolean:
         lowered = text.str.to_lowercase()
         return pl.when(lowered.is_in(["true", "false"])).then(lowered == "true")
-    if isinstance(wanted, pl.Datetime):
-        parsed = text.str.to_datetime(pattern or "%Y-%m-%dT%H:%M:%S%.f", time_unit=wanted.time_unit, strict=False)
-        if wanted.time_zone is None:
-            return parsed
-        # Text without an offset is a time in the contract's zone; a time that the clocks skip or repeat is refused.
-        return parsed.dt.replace_time_zone(wanted.time_zone, ambiguous="null", non_existent="null")
+    if wanted.is_temporal():
+        return _parse_time(text, wanted, pattern)
+    return None if wanted.is_nested() or wanted == pl.Object else text.cast(wanted, strict=False)
+
+
+def _parse_time(text: pl.Expr, wanted: pl.DataType, pattern: str | None) -> pl.Expr | None:
     if wanted == pl.Date:
         return text.str.to_date(pattern or "%Y-%m-%d", strict=False)
-    return text.str.to_time(pattern or "%H:%M:%S%.f", strict=False) if wanted == pl.Time else None
+    if wanted == pl.Time:
+        return text.str.to_time(pattern or "%H:%M:%S%.f", strict=False)
+    if not isinstance(wanted, pl.Datetime):
+        return None
+    parsed = text.str.to_datetime(pattern or "%Y-%m-%dT%H:%M:%S%.f", time_unit=wanted.time_unit, strict=False)
+    if wanted.time_zone is None:
+        return parsed
+    # Text without an offset is a time in the contract's zone; a time that the clocks skip or repeat is refused.
+    return parsed.dt.replace_time_zone(wanted.time_zone, ambiguous="null", non_existent="null")

@@ -20,7 +20,7 @@ from medallion.contract import CRITICAL, ERROR, INFO, METADATA_KEY, WARNING, Fra
 from medallion.digests import digest
 from medallion.errors import DeclarationError
 from medallion.expressions import Captured, Scope, capture, describe_check
-from medallion.rules import PipelineRule
+from medallion.rules import PipelineRule, Reconciles
 
 __all__ = ["Column", "CompiledContract", "Rule", "compile_schema"]
 
@@ -275,6 +275,24 @@ class _Compiler:
             rules.append(Rule(rule_id, severities("unique"), "row", f"no two rows agree in {', '.join(names)}", once))
         return rules
 
+    def _checked(self, rule: PipelineRule, name: str) -> pl.Expr | None:
+        """The rule's row expression, once all that the rule evaluates has been seen to give what it should."""
+        used = {self.types.get(column) for column in rule.columns}
+        if self.given is None and pl.Null() in used:
+            return rule.row_expression(self.types)
+        where = f"{self.where}, rule table.{name}"
+        frame = pl.LazyFrame({each: pl.Series(each, [None] * 3, dtype=dtype) for each, dtype in self.types.items()})
+        try:
+            expr = rule.row_expression(self.types)
+            rows = 3 if expr is None else frame.select(expr).collect().height
+            figures = [*rule.measures().values(), *(rule.own_totals().values() if isinstance(rule, Reconciles) else ())]
+            single = all(frame.select(each).collect().height == 1 for each in figures)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, AttributeError) as error:
+            raise DeclarationError(f"{where}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+        if rows != 3 or not single:
+            raise DeclarationError(f"{where}: gives one value a row where one in all is needed, or the other way round")
+        return expr
+
     def _is_open(self, key: str, error: DeclarationError) -> bool:
         """Whether only a frame can tell if a check fits: its columns have no declared type, or a pattern for a name."""
         patterns = any(column.regex for column in self.schema.columns.values())
@@ -292,7 +310,7 @@ class _Compiler:
         rules = []
         for name, rule in declared.items():
             rule.check_columns(self.types, f"{self.where}, rule table.{name}")
-            expr = rule.row_expression(self.types)
+            expr = self._checked(rule, name)
             captured = None if expr is None else Captured(expr, aggregate=False, code=repr(rule))
             scope = "table" if expr is None else "row"
             rules.append(Rule(f"table.{name}", rule.severity, scope, rule.title, captured, pipeline=rule))
@@ -321,6 +339,7 @@ def compile_schema(
     """
     if getattr(schema, "parsers", None) or any(getattr(c, "parsers", None) for c in schema.columns.values()):
         raise DeclarationError(f"{where}: pandera's polars backend does not run parsers; write them into the transform")
+    _check_names(schema, where, partition)
     columns = list(_columns(schema, where, frame, partition[0] if partition else ""))
     types = {column.name: column.dtype or pl.Null() for column, _ in columns}
     for column, _ in columns:
@@ -332,6 +351,17 @@ def compile_schema(
     if frame is not None:
         columns = [(c, d) for c, d in columns if c.required or c.name in frame]
     return _Compiler(schema, where, key, types, frame).run(columns)
+
+
+_RESERVED = re.compile(r"(|\*|_row|_at|_partition|_holds|_warnings|_failures|_(mask|raw\.|source_|total_).*)")
+
+
+def _check_names(schema: pa.DataFrameSchema, where: str, partition: tuple[str, type[pl.DataType]] | None) -> None:
+    for name, column in schema.columns.items():
+        if not column.regex and (_RESERVED.fullmatch(name) or (name.startswith("^") and name.endswith("$"))):
+            raise DeclarationError(f"{where}: no column can be called {name!r}: it means something else to the engine")
+    if partition is not None and _RESERVED.fullmatch(partition[0]):
+        raise DeclarationError(f"{where}: no partition column can be called {partition[0]!r}")
 
 
 def _columns(
@@ -352,6 +382,7 @@ def _columns(
         else:
             pattern = re.compile(str(column.selector))
             matched = [each for each in frame if each not in explicit and pattern.search(each)]
+            matched = [each for each in matched if not _RESERVED.fullmatch(each) and not each.startswith("^")]
             for each in matched:
                 yield _column(each, column, schema, where), column
             if not matched and column.required:
@@ -367,8 +398,8 @@ def _column(name: str, column: pa.Column, schema: pa.DataFrameSchema, where: str
     dtype: Any = None if declared is None else declared.type
     if declared is not None and type(declared).__name__ in {"PanderaSchema", "PydanticModel"}:
         raise DeclarationError(
-            f"{where}: column {name!r} nests another schema, whose rows cannot be told apart in one query; declare it as "
-            "pl.Struct and write rules on its fields, as pl.col('x').struct.field('y')"
+            f"{where}: column {name!r} nests another schema, whose rows cannot be told apart in one query; "
+            "declare it as pl.Struct and write rules on its fields, as pl.col('x').struct.field('y')"
         )
     if dtype is not None and not isinstance(dtype, pl.DataType):
         dtype = dtype()

@@ -50,7 +50,7 @@ class Contract(pa.DataFrameModel):
         for name in rules:
             delattr(cls, name)
         cls._pipeline_rules = {**getattr(cls, "_pipeline_rules", {}), **rules}
-        super().__init_subclass__(**kwargs)
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call] # pandera does not annotate it
 
     @classmethod
     def to_schema(cls) -> pa.DataFrameSchema:

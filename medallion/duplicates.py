@@ -48,22 +48,31 @@ def resolve_duplicates(
     newest = distinct
     version = [version_column] if version_column is not None else []
     if version_column is not None:
-        newest = distinct.filter(pl.col(version_column) == pl.col(version_column).max().over(by))
+        newest = distinct.filter(_is_newest(version_column, by))
     rivals = pl.concat([newest.select(*by, *version), refused.select(*by, *version)])
     if version_column is not None:
         # A refused row of an older version says nothing against the newest one.
-        rivals = rivals.filter(pl.col(version_column) == pl.col(version_column).max().over(by))
+        rivals = rivals.filter(_is_newest(version_column, by))
     contested = rivals.group_by(by).len().filter(pl.col("len") > 1).select(by)
     if version_column is not None:
         # The newest version is a refused one: what is left would be out of date.
-        outdated = newest.select(*by, *version).join(rivals, on=[*by, *version], how="anti").select(by)
-        contested = pl.concat([contested, outdated]).unique()
+        outdated = (
+            newest.select(*by, *version).join(rivals, on=[*by, *version], how="anti", nulls_equal=True).select(by)
+        )
+        # A refused row that does not tell its version may be the newest.
+        untold = refused.filter(pl.col(version_column).is_null()).select(by)
+        contested = pl.concat([contested, outdated, untold]).unique()
     conflicting = suspected.join(contested, on=list(by), how="semi", maintain_order="left")
     gone = suspected.join(newest.select("_at"), on="_at", how="anti", maintain_order="left")
     collapsed = gone.join(conflicting.select("_at"), on="_at", how="anti", maintain_order="left")
     dropped = pl.concat([conflicting.select("_at"), collapsed.select("_at")])
     accepted = rows.join(dropped, on="_at", how="anti", maintain_order="left")
     return Resolved(accepted.drop("_at"), collapsed.drop("_at"), conflicting.drop("_at"))
+
+
+def _is_newest(version_column: str, by: Sequence[str]) -> pl.Expr:
+    """Whether a row has its key's highest version; no version is the lowest."""
+    return pl.col(version_column).eq_missing(pl.col(version_column).max().over(by))
 
 
 def _shared_keys(passing: pl.DataFrame, failing: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

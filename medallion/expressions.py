@@ -69,9 +69,9 @@ class _Recorder:
     def select(self, *exprs: Any, **named: pl.Expr) -> _Selected:
         flat: list[pl.Expr] = []
         for expr in exprs:
-            flat.extend(expr if isinstance(expr, list | tuple) else [expr])
-        found = [pl.col(expr) if isinstance(expr, str) else expr for expr in flat]
-        return _Selected([*found, *(expr.alias(name) for name, expr in named.items())])
+            each = expr if isinstance(expr, list | tuple) else [expr]
+            flat += [pl.col(one) if isinstance(one, str) else one for one in each]
+        return _Selected([*flat, *(expr.alias(name) for name, expr in named.items())])
 
     def __getattr__(self, name: str) -> Any:
         raise _NotAnExpression(name)
@@ -107,8 +107,6 @@ def capture(check: pa.Check, key: str, scope: Scope) -> Captured:
     where = scope.where
     # pandera's own backend calls a check's function so; there is no public way to it.
     check_fn, kwargs = check._check_fn, dict(check._check_kwargs)  # noqa: SLF001
-    if check_fn is None:
-        raise DeclarationError(f"{where}: the check has no function")
     code = describe_check(check)
     function = partial(check_fn, **kwargs)
     if check.element_wise:
@@ -158,7 +156,7 @@ def _element_wise(function: Callable[..., Any], code: str, keys: list[str]) -> C
     def judged(value: Any) -> Any:
         try:
             return function(value)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             raised.append(error)
             return False
 
@@ -249,7 +247,7 @@ def _whole_frame(function: Callable[..., Any], code: str, key: str, scope: Scope
             f"{scope.where}: cannot be compiled into the gate's one query ({why}), nor called for a bool ({error}). "
             "Write one expression: return data.lazyframe.select(<a boolean polars expression>)"
         ) from error
-    except (Exception, pl.exceptions.PanicException):
+    except (Exception, pl.exceptions.PanicException):  # noqa: BLE001 - a user's function may raise anything
         # A frame without rows may be more than it can judge; a frame that it cannot judge is refused when it comes.
         pass
     return Captured(None, aggregate=True, function=lambda rows: _call(function, rows, key), code=code)

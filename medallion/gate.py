@@ -17,12 +17,13 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
+from medallion.across import settle
 from medallion.coerce import coerce, describe_type
-from medallion.compiler import CompiledContract, Rule, compile_schema
-from medallion.duplicates import resolve_duplicates
+from medallion.compiler import CompiledContract, compile_schema
+from medallion.duplicates import Resolved, resolve_duplicates
 from medallion.errors import DeclarationError
 from medallion.masks import Gated, Query
-from medallion.partitions import Partitioning, Whole
+from medallion.partitions import Partitioning, TimePartitioning, Whole
 from medallion.published import History, judge_published
 from medallion.severity import CRITICAL, ERROR, INFO, WARNING
 from medallion.tally import Tally
@@ -39,8 +40,6 @@ FAILURES = "_failures"
 FAILURES_TYPE = pl.List(pl.Struct({"rule": pl.String, "severity": pl.String}))
 
 _AT = "_row"
-_SETTLES = 20
-"""Rounds in which rules that look across rows are evaluated again on what the round before left over."""
 
 
 def schema_of(contract: Any, where: str = "contract") -> pa.DataFrameSchema:
@@ -114,6 +113,24 @@ class Gate:
                 raise DeclarationError(f"{self.name}: max_quarantined names {rule!r}, and the row rules are {known}")
             if not 0 <= share <= 1:
                 raise DeclarationError(f"{self.name}: max_quarantined is a share between 0 and 1, not {share}")
+        for each in compiled.pipeline_rules:
+            needs_window = each.pipeline is not None and each.pipeline.needs_window
+            if needs_window and not isinstance(self.partition, TimePartitioning):
+                raise DeclarationError(f"{self.name}: {each.id} asks when a partition ends; partition it by time")
+        self._check_key(compiled)
+
+    def _check_key(self, compiled: CompiledContract) -> None:
+        required = [column.name for column in compiled.columns if column.required]
+        own = self.partition.column
+        for name in self.key:
+            if name not in required and name != own:
+                raise DeclarationError(f"{self.name}: key {name!r} is none of the required columns {required}")
+        version = self.version_column
+        if version is not None and (version not in required or version in self.key or not self.key):
+            choice = [name for name in required if name not in self.key]
+            raise DeclarationError(
+                f"{self.name}: version_column={version!r} needs a key, and is one of the required columns beside it: {choice}"
+            )
 
     @property
     def limits(self) -> Mapping[str, float]:
@@ -180,7 +197,7 @@ class Gate:
         keep = [name for name in given if name.startswith("_source_")]
         query = Query(compiled, given, self.partition.column or None, references or {}, keep)
         gated = query.run(frame)
-        return self._split(gated, query, keys, shape, inputs or {}, history or History())
+        return self._split(gated, query, keys, shape=shape, inputs=inputs or {}, history=history or History())
 
     def _judge_shape(self, compiled: CompiledContract, given: pl.Schema) -> list[Finding]:
         findings: list[Finding] = []
@@ -244,30 +261,40 @@ class Gate:
         gated: Gated,
         query: Query,
         keys: Sequence[str],
+        *,
         shape: list[Finding],
         inputs: Mapping[str, pl.LazyFrame],
         history: History,
-    ) -> Split:  # noqa: PLR0917 - one place calls it
+    ) -> Split:
         group = self.partition.column or None
         by = list(dict.fromkeys([*([group] if group else []), *self.key]))
-        gated = self._settle(gated, query)
+        resolved = self._resolve(gated, by)
+        dropped = resolved.collapsed.get_column(_AT)
+        gated, before = settle(gated, query, dropped), gated
+        published = resolved.accepted
         refused = gated.broken(gated.at_least(ERROR))
-        passing = gated.rows.lazy().with_row_index(_AT).filter(~refused).select(*gated.names, *gated.masks, _AT)
+        if gated.rows is not before.rows:
+            bits = gated.rows[published.get_column(_AT)].select(gated.masks)
+            published = published.with_columns(bits).filter(~refused)
+            gone = pl.concat([dropped, resolved.conflicting.get_column(_AT)])
+            refused = refused & ~pl.int_range(pl.len(), dtype=pl.UInt32).is_in(gone.implode())
+        conflicting = gated.rows[resolved.conflicting.get_column(_AT)]
         failing = gated.rows.filter(refused)
-        # Raw values and source columns stay behind: most rows pass, and only those that do not need them.
-        ordered = (passing.sort(by) if by else passing).collect()
-        split = resolve_duplicates(
-            ordered, failing, by=by if self.key else (), content=gated.names, version_column=self.version_column
-        )
-        conflicting = gated.rows[split.conflicting.get_column(_AT)]
         tally = Tally(gated, self.partition, self.name, self.limits)
-        tally.add(split.accepted)
+        tally.add(published)
         tally.add(failing)
         tally.add(conflicting, extra=("table.conflicting_content",))
-        tally.collapse(split.collapsed)
-        accepted = self._publishable(split.accepted, gated)
+        tally.collapse(resolved.collapsed)
+        accepted = self._publishable(published, gated)
         others, measures = judge_published(
-            accepted.drop(WARNINGS), query.compiled, self.partition, keys, inputs, history, tally
+            accepted.drop(WARNINGS),
+            query.compiled,
+            self.partition,
+            keys,
+            inputs=inputs,
+            history=history,
+            tally=tally,
+            raised=gated.raised,
         )
         verdicts = {}
         for key in keys:
@@ -276,41 +303,19 @@ class Gate:
         quarantined = self._quarantinable(failing, conflicting, gated)
         return Split(accepted, quarantined, verdicts, self._unknown_values(gated))
 
-    def _settle(self, gated: Gated, query: Query) -> Gated:
-        """Judge once more by the rules that look across rows, on what would be left over, until nothing changes.
-
-        Dropping rows can make such a rule false for a row for which it held before.
-        """
-        across = [rule for rule in gated.rules if rule.check is not None and rule.check.across]
-        refusing = [rule for rule in across if rule.severity >= ERROR]
-        tagging = [rule for rule in across if rule.severity < ERROR]
-        for _ in range(_SETTLES):
-            newly = self._newly_broken(gated, query, refusing)
-            if newly.height == 0:
-                return self._add_bits(gated, self._newly_broken(gated, query, tagging), tagging)
-            gated = self._add_bits(gated, newly, refusing)
-        finding = Finding(across[0].id, CRITICAL, "table", 0, "does not settle: each round refuses further rows")
-        return Gated(gated.rows, gated.rules, gated.masks, gated.raw, gated.names, (*gated.raised, finding))
-
-    def _newly_broken(self, gated: Gated, query: Query, rules: Sequence[Rule]) -> pl.DataFrame:
-        """Rows that are left over and break one of the rules, with a truth value for each rule."""
-        if not rules:
-            return pl.DataFrame()
-        left = gated.rows.lazy().with_row_index(_AT).filter(~gated.broken(gated.at_least(ERROR)))
-        broken = [query.breaks(rule, {}).alias(f"breaks {n}") for n, rule in enumerate(rules)]
-        return left.select(_AT, *broken).filter(pl.any_horizontal(pl.all().exclude(_AT))).collect()
-
-    def _add_bits(self, gated: Gated, newly: pl.DataFrame, rules: Sequence[Rule]) -> Gated:
-        if newly.height == 0:
-            return gated
-        rows = gated.rows
-        for n, rule in enumerate(rules):
-            at = newly.filter(pl.col(f"breaks {n}")).get_column(_AT)
-            for mask, word in zip(gated.masks, gated.bits(lambda each, rule=rule: each is rule), strict=True):
-                if word:
-                    changed = rows.get_column(mask).scatter(at, rows.get_column(mask)[at] | word)
-                    rows = rows.with_columns(changed.alias(mask))
-        return Gated(rows, gated.rules, gated.masks, gated.raw, gated.names, gated.raised)
+    def _resolve(self, gated: Gated, by: Sequence[str]) -> Resolved:
+        refused = gated.broken(gated.at_least(ERROR))
+        # Raw values and source columns stay behind: most rows pass, and only those that do not need them.
+        passing = gated.rows.lazy().with_row_index(_AT).filter(~refused).select(*gated.names, *gated.masks, _AT)
+        failing = gated.rows.lazy().filter(refused).select(*gated.names).collect() if self.key else pl.DataFrame()
+        ordered = (passing.sort(by) if by else passing).collect()
+        return resolve_duplicates(
+            ordered,
+            failing,
+            by=by if self.key else (),
+            content=gated.names,
+            version_column=self.version_column,
+        )
 
     def _publishable(self, rows: pl.DataFrame, gated: Gated) -> pl.DataFrame:
         def tags(rules: tuple[Any, ...]) -> list[str] | None:
@@ -353,7 +358,7 @@ class Gate:
                 continue
             lists = (
                 gated.rows.lazy()
-                .filter(gated.broken(gated.bits(lambda each, rule=rule: each is rule)))
+                .filter(gated.broken(gated.bits(rule.__eq__)))
                 .select((pl.col(group) if group else pl.lit(Whole.KEY)).alias("_partition"), pl.col(rule.column))
                 .group_by("_partition")
                 .agg(pl.col(rule.column).unique().sort())

@@ -6,13 +6,14 @@ What comes after works on the bits, so that a row's reasons cost nothing until s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
 from medallion.coerce import coerce
 from medallion.compiler import Column, CompiledContract, Rule
+from medallion.errors import DeclarationError
 from medallion.severity import ERROR
 from medallion.verdict import Finding
 
@@ -41,6 +42,14 @@ class Gated:
     raw: Mapping[str, str]
     names: tuple[str, ...]
     raised: tuple[Finding, ...] = ()
+
+    def with_rows(self, rows: pl.DataFrame) -> Gated:
+        """The same with other bits."""
+        return replace(self, rows=rows)
+
+    def with_raised(self, raised: Iterable[Finding]) -> Gated:
+        """The same with further findings that block."""
+        return replace(self, raised=(*self.raised, *raised))
 
     def bits(self, chosen: Callable[[Rule], bool]) -> list[int]:
         """For each mask column, the bits of the chosen rules."""
@@ -105,10 +114,10 @@ class Query:
         frame = rows.with_columns(typed)
         carried = [*self.names, *(r for r in raw.values() if r.startswith(_RAW)), *self.keep]
         try:
-            return self._collect(frame, carried, rules, raw, unreadable, ())
+            return self._collect(frame, carried, rules, ())
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-            sound, raised = self._isolate(frame.select(*dict.fromkeys(carried)).collect(), rules, unreadable)
-            return self._collect(frame, carried, sound, raw, unreadable, raised)
+            sound, raised = self.isolate(frame.select(*dict.fromkeys(carried)).collect(), rules, unreadable)
+            return self._collect(frame, carried, sound, raised)
 
     @property
     def columns(self) -> list[Column]:
@@ -123,6 +132,7 @@ class Query:
         return tuple(dict.fromkeys([*([self.group] if self.group else []), *(c.name for c in self.columns)]))
 
     def rules(self) -> tuple[Rule, ...]:
+        """The rules that have a bit and something to judge."""
         present = {column.name for column in self.columns}
         # A rule about an optional column that is not there has nothing to judge.
         return tuple(r for r in self.compiled.row_rules if r.column is None or r.column in present)
@@ -147,9 +157,7 @@ class Query:
                 value = _with_default(value, column)
                 if name in unreadable:
                     # A default stands in for what is missing, not for what cannot be read.
-                    read_before = value
                     unreadable[name] = pl.col(raw[name]).is_not_null() & coerce_is_null(column, raw[name], given)
-                    value = read_before
             if given is None or column.default is not None or name in unreadable:
                 typed.append(value.alias(name))
         return typed, raw, unreadable
@@ -159,10 +167,9 @@ class Query:
         frame: pl.LazyFrame,
         carried: Iterable[str],
         rules: tuple[Rule, ...],
-        raw: Mapping[str, str],
-        unreadable: Mapping[str, pl.Expr],
         raised: tuple[Finding, ...],
-    ) -> Gated:  # noqa: PLR0917 - the two calls above
+    ) -> Gated:
+        _, raw, unreadable = self.typed()
         for rule in rules:
             if rule.check is not None:
                 rule.check.raised.clear()
@@ -177,6 +184,7 @@ class Query:
         bits = [
             pl.when(self.breaks(rule, unreadable)).then(pl.lit(1 << i, pl.Int64)).otherwise(pl.lit(0, pl.Int64))
             for i, rule in enumerate(rules)
+            if rule.check is None or not rule.check.across  # across.py sets theirs, once copies are gone
         ]
         return pl.sum_horizontal(bits) if bits else pl.lit(0, pl.Int64)
 
@@ -185,6 +193,10 @@ class Query:
         if rule.column is not None and rule.id == f"{rule.column}.type":
             return unreadable.get(rule.column, pl.lit(value=False))
         if rule.reference is not None and rule.column is not None:
+            if rule.column not in self.references:
+                raise DeclarationError(
+                    f"{rule.id}: known_in judges by references={{{rule.column!r}: <series>}}; none is given"
+                )
             holds = pl.col(rule.column).is_in(self.references[rule.column].implode(), nulls_equal=False)
             used = {rule.column}
         else:
@@ -199,8 +211,8 @@ class Query:
         unknown = [expr for name, expr in unreadable.items() if name in used]
         return breaks & ~pl.any_horizontal(unknown) if unknown else breaks
 
-    def _isolate(
-        self, frame: pl.DataFrame, rules: tuple[Rule, ...], unreadable: Mapping[str, pl.Expr]
+    def isolate(
+        self, frame: pl.DataFrame, rules: Sequence[Rule], unreadable: Mapping[str, pl.Expr]
     ) -> tuple[tuple[Rule, ...], tuple[Finding, ...]]:
         """Which rules can be evaluated at all, and what is to be said of the others."""
         sound: list[Rule] = []

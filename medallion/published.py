@@ -20,6 +20,7 @@ __all__ = ["History", "judge_published"]
 
 Measures = dict[str, dict[str, Mapping[str, Any]]]
 Findings = dict[str, list[Finding]]
+Measured = tuple[dict[str, dict[str, Any]], dict[str, Totals], dict[str, Totals]]
 
 
 @dataclass
@@ -55,23 +56,32 @@ def judge_published(
     compiled: CompiledContract,
     partition: Partitioning,
     keys: Sequence[str],
+    *,
     inputs: Mapping[str, pl.LazyFrame],
     history: History,
     tally: Tally,
-) -> tuple[Findings, Measures]:  # noqa: PLR0917 - one place calls it
+    raised: Sequence[Finding] = (),
+) -> tuple[Findings, Measures]:
     """The findings of table rules and pipeline rules, and what the latter measured, by partition."""
     findings = _table_rules(accepted, compiled, partition, keys)
     rules = [rule for rule in compiled.pipeline_rules if rule.pipeline is not None]
     if not rules:
         return findings, {}
-    measured = _measure(accepted, rules, partition)
-    totals = {rule.id: _totals(rule, accepted, inputs, partition) for rule in rules}
+    sound: dict[str, Measured] = {}
+    for rule in rules:
+        try:
+            sound[rule.id] = _measure(accepted, rule, partition), *_totals(rule, accepted, inputs, partition)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            message = f"cannot be measured: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            for key in keys:
+                findings[key].append(Finding(rule.id, max(rule.severity, ERROR), "table", 0, message))
+    rules = [rule for rule in rules if rule.id in sound]
     measures: Measures = defaultdict(dict)
     for key in keys:
         for rule in rules:
             assert rule.pipeline is not None
-            mine = measured.get(key, {}).get(rule.id) or dict.fromkeys(rule.pipeline.measures())
-            here, there = totals[rule.id]
+            measured, here, there = sound[rule.id]
+            mine = measured.get(key) or dict.fromkeys(rule.pipeline.measures())
             setting = Setting(
                 key,
                 tally.accepted(key, compiled.by_id),
@@ -80,13 +90,14 @@ def judge_published(
                 past=history.before(key, rule.pipeline.history),
                 here=here.get(key, {}),
                 there=there.get(key, {}),
+                inputs=tuple(inputs),
             )
             for severity, message in rule.pipeline.judge(mine, setting):
                 findings[key].append(Finding(rule.id, severity, "table", 0, message))
             if mine:
                 measures[key][rule.id] = mine
-        blocked = any(finding.blocks for finding in findings[key])
-        if not blocked:
+        by_rows = tally.verdict(key, compiled, raised, {})
+        if not by_rows.blocked and not any(finding.blocks for finding in findings[key]):
             rows = tally.accepted(key, compiled.by_id)
             history.fresh[key] = Verdict("", key, rows, rows, measures=measures[key])
     return findings, measures
@@ -102,64 +113,55 @@ def _table_rules(
             for key in keys:
                 found[key].append(Finding(rule.id, max(rule.severity, ERROR), "table", 0, rule.check.refused))
             continue
-        try:
-            values = _evaluate(accepted, rule, partition)
-            empty = _evaluate_one(accepted.clear(), rule)
-        except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - a user's function may raise anything
-            message = f"the check raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-            for key in keys:
-                found[key].append(Finding(rule.id, max(rule.severity, ERROR), "table", 0, message))
-            continue
+        values = _evaluate(accepted, rule, partition)
         for key in keys:
-            value = values.get(partition.value(key) if partition.column else Whole.KEY, empty)
-            if not (value if value is not None else rule.ignore_null):
+            group = partition.value(key) if partition.column else Whole.KEY
+            value = values[group] if group in values else _evaluate_one(accepted.clear(), rule)
+            if isinstance(value, str):
+                found[key].append(Finding(rule.id, max(rule.severity, ERROR), "table", 0, value))
+            elif not (value if value is not None else rule.ignore_null):
                 found[key].append(Finding(rule.id, rule.severity, "table", 0, f"does not hold: {rule.title}"))
     return found
 
 
-def _evaluate(accepted: pl.DataFrame, rule: Rule, partition: Partitioning) -> dict[Any, bool | None]:
-    """A table rule's value for each partition that has rows."""
+def _evaluate(accepted: pl.DataFrame, rule: Rule, partition: Partitioning) -> dict[Any, bool | str | None]:
+    """A table rule's value for each partition that has rows; text says why there is none."""
     if not partition.column:
         return {Whole.KEY: _evaluate_one(accepted, rule)} if accepted.height else {}
     assert rule.check is not None
     if rule.check.expr is not None:
-        values = accepted.group_by(partition.column).agg(rule.check.expr.alias("_holds"))
-        return dict(values.iter_rows())
+        try:
+            values = accepted.group_by(partition.column).agg(rule.check.expr.alias("_holds"))
+            return dict(values.iter_rows())
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            pass  # told apart below: the others are not to be blocked for the partition that cannot be judged
     parts = accepted.partition_by(partition.column, as_dict=True)
     return {value[0]: _evaluate_one(part, rule) for value, part in parts.items()}
 
 
-def _evaluate_one(rows: pl.DataFrame, rule: Rule) -> bool | None:
+def _evaluate_one(rows: pl.DataFrame, rule: Rule) -> bool | str | None:
     assert rule.check is not None
-    if rule.check.function is not None:
-        return rule.check.function(rows.lazy())
-    value: bool | None = rows.select(rule.check.expr.alias("_holds")).item() if rule.check.expr is not None else None
-    return value
+    try:
+        if rule.check.function is not None:
+            return rule.check.function(rows.lazy())
+        assert rule.check.expr is not None
+        value: bool | None = rows.select(rule.check.expr.alias("_holds")).item()
+        return value
+    except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - a user's function may raise anything
+        return f"the check raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def _measure(
-    accepted: pl.DataFrame, rules: Sequence[Rule], partition: Partitioning
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """What the rules measure, by partition and rule."""
-    exprs = {
-        (rule.id, name): expr
-        for rule in rules
-        if rule.pipeline is not None
-        for name, expr in rule.pipeline.measures().items()
-    }
+def _measure(accepted: pl.DataFrame, rule: Rule, partition: Partitioning) -> dict[str, dict[str, Any]]:
+    """What a rule measures, by partition."""
+    exprs = rule.pipeline.measures() if rule.pipeline is not None else {}
     if not exprs:
         return {}
-    aggregates = [expr.alias(str(n)) for n, expr in enumerate(exprs.values())]
-    if partition.column:
-        frame = accepted.group_by(partition.column).agg(aggregates).cast({partition.column: pl.String})
-        rows = {row[0]: row[1:] for row in frame.iter_rows()}
-    else:
-        rows = {Whole.KEY: accepted.select(aggregates).row(0)} if accepted.height else {}
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for key, values in rows.items():
-        for (rule_id, name), value in zip(exprs, values, strict=True):
-            found.setdefault(key, {}).setdefault(rule_id, {})[name] = value
-    return found
+    aggregates = [expr.alias(name) for name, expr in exprs.items()]
+    if not partition.column:
+        return {Whole.KEY: accepted.select(aggregates).row(0, named=True)} if accepted.height else {}
+    named = [expr.alias(f"_total_{name}") for name, expr in exprs.items()]
+    frame = accepted.group_by(partition.column).agg(named).cast({partition.column: pl.String})
+    return {row[0]: dict(zip(exprs, row[1:], strict=True)) for row in frame.iter_rows()}
 
 
 def _totals(

@@ -60,6 +60,7 @@ class Setting:
         rule: the rule's own id, under which past verdicts keep what it measured.
         here: for ``reconciles``, rows and sums of the partition, by group.
         there: the same of the input.
+        inputs: names of what the rows were made of.
     """
 
     partition: str
@@ -69,6 +70,7 @@ class Setting:
     past: Sequence[Verdict] = ()
     here: Totals = field(default_factory=dict)
     there: Totals = field(default_factory=dict)
+    inputs: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,11 @@ class PipelineRule:
         """How many partitions before this one the rule looks back on."""
         return 0
 
+    @property
+    def needs_window(self) -> bool:
+        """Whether the rule can judge nothing but partitions of time."""
+        return False
+
 
 @dataclass(frozen=True)
 class _AtLeast(PipelineRule):
@@ -152,6 +159,8 @@ class _BelongsToPartition(PipelineRule):
         moment = pl.col(self.column)
         if self.timezone is not None:
             moment = moment.dt.convert_time_zone(self.timezone)
+        if types[self.partition] == pl.String:  # partitions of an hour are named by it
+            return moment.dt.to_string("%Y-%m-%d-%H") == pl.col(self.partition)
         day = moment.dt.date() if types[self.column] != pl.Date else moment
         start = pl.col(self.partition)
         return (day >= start) & (day < start.dt.offset_by(self.every))
@@ -245,7 +254,7 @@ class _Kpi(PipelineRule):
         return {"value": self.expression.cast(pl.Float64)}
 
     def judge(self, measured: Mapping[str, Any], setting: Setting) -> Iterable[Found]:
-        value = measured["value"]
+        value = None if measured["value"] != measured["value"] else measured["value"]  # NaN is no figure
         low = self.minimum is not None and (value is None or value < self.minimum)
         high = self.maximum is not None and (value is None or value > self.maximum)
         if low or high:
@@ -285,6 +294,10 @@ class _Fresh(PipelineRule):
     @property
     def columns(self) -> tuple[str, ...]:
         return (self.column,)
+
+    @property
+    def needs_window(self) -> bool:
+        return True
 
     def measures(self) -> Mapping[str, pl.Expr]:
         newest = pl.col(self.column).max()
@@ -359,20 +372,20 @@ class _Distribution(PipelineRule):
 
 
 def _kolmogorov_smirnov(now: Sequence[float], past: Sequence[Sequence[float]]) -> float:
-    from scipy.stats import ks_2samp
+    from scipy.stats import ks_2samp  # noqa: PLC0415 - takes half a second, and few contracts ask for it
 
     return float(ks_2samp(now, [value for each in past for value in each]).statistic)
 
 
 def _jensen_shannon(now: Sequence[Mapping[str, Any]], past: Sequence[Sequence[Mapping[str, Any]]]) -> float:
-    from scipy.spatial.distance import jensenshannon
+    from scipy.spatial.distance import jensenshannon  # noqa: PLC0415 - as above
 
     before: dict[str, float] = {}
     for each in past:
         for entry in each:
             value, count = entry.values()
             before[value] = before.get(value, 0) + count
-    here = {value: count for value, count in (entry.values() for entry in now)}
+    here: dict[str, float] = dict(tuple(entry.values()) for entry in now)
     names = sorted({*before, *here})
     return float(jensenshannon([here.get(name, 0) for name in names], [before.get(name, 0) for name in names], base=2))
 
@@ -409,34 +422,48 @@ class Reconciles(PipelineRule):
 
     @property
     def title(self) -> str:
+        """One line for people."""
         return f"rows and totals agree with {self.input}"
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The contract's columns that are added up or compared by."""
         counted = (self.count,) if isinstance(self.count, str) else ()
         return (*self.by, *counted, *(mine for mine, _ in self.sums))
+
+    def check_columns(self, types: Mapping[str, pl.DataType], where: str) -> None:
+        """Refuse a total of what cannot be added up."""
+        super().check_columns(types, where)
+        for name in self.columns[len(self.by) :]:
+            if not (types[name].is_numeric() or types[name] in (pl.Boolean, pl.Null)):
+                raise DeclarationError(f"{where}: {name!r} is {types[name]}, which does not add up to a number")
 
     def own_totals(self) -> Mapping[str, pl.Expr]:
         """What is added up here: by group of ``by``, if there is one."""
         counted = {}
         if self.count:
             counted["rows"] = pl.col(self.count).sum() if isinstance(self.count, str) else pl.len()
-        return {**counted, **{theirs: pl.col(mine).sum() for mine, theirs in self.sums}}
+        return {**counted, **{f"{mine} ({theirs})": pl.col(mine).sum() for mine, theirs in self.sums}}
 
     def their_totals(self) -> Mapping[str, pl.Expr]:
         """The same of the input."""
         counted = {"rows": pl.len()} if self.count else {}
-        return {**counted, **{theirs: pl.col(theirs).sum() for _, theirs in self.sums}}
+        return {**counted, **{f"{mine} ({theirs})": pl.col(theirs).sum() for mine, theirs in self.sums}}
 
     def judge(self, measured: Mapping[str, Any], setting: Setting) -> Iterable[Found]:
+        """Every group whose totals differ, with the first figure that does."""
+        if self.input not in setting.inputs:
+            given = ", ".join(setting.inputs) or "none"
+            yield max(self.severity, ERROR), f"there is no input {self.input!r} to compare with; given: {given}"
+            return
         for group in sorted({*setting.here, *setting.there}, key=str):
             here, there = setting.here.get(group, {}), setting.there.get(group, {})
             for name in {**here, **there}:
                 mine, theirs = float(here.get(name) or 0), float(there.get(name) or 0)
-                if abs(mine - theirs) > self.tolerance:
+                if not abs(mine - theirs) <= self.tolerance:  # a NaN agrees with nothing
                     place = f" for {', '.join(map(str, group))}" if group else ""
                     yield self.severity, f"{name}{place} add up to {mine:,.2f} here and {theirs:,.2f} in {self.input}"
-                    return
+                    break
 
 
 def reconciles(

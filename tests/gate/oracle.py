@@ -69,7 +69,7 @@ class Opinion:
 @contextmanager
 def without_reporter() -> Iterator[None]:
     nothing = FailureCaseMetadata(failure_cases=None, message={}, error_counts={})
-    with mock.patch.object(PolarsSchemaBackend, "failure_cases_metadata", lambda *args: nothing):
+    with mock.patch.object(PolarsSchemaBackend, "failure_cases_metadata", return_value=nothing):
         yield
 
 
@@ -241,7 +241,8 @@ def is_refused_whole(given: pl.DataType, wanted: pl.DataType) -> bool:
     moments = [each for each in (given, wanted) if isinstance(each, pl.Datetime)]
     if days and moments:
         return moments[0].time_zone is not None
-    return not (all(numbers) or all(words) or given.is_temporal() and type(given) is type(wanted))
+    same_time = given.is_temporal() and type(given) is type(wanted)
+    return not (all(numbers) or all(words) or same_time)
 
 
 def read_column(column: pl.DataFrame, declared: Any, wanted: pl.DataType) -> tuple[pl.Series, set[int]]:
@@ -272,25 +273,24 @@ def _one_fails(cell: pl.DataFrame, declared: Any) -> bool:
     return False
 
 
-def _is_changed(raw: Any, read: Any, given: pl.DataType, wanted: pl.DataType) -> bool:
+def _is_changed(raw: Any, read: Any, given: Any, wanted: Any) -> bool:
     """Whether a cast made another value of it, as Python sees it."""
     if isinstance(raw, pl.Series):
-        changed = zip(raw, read, strict=True)
-        return any(a is not None and _is_changed(a, b, given.inner, wanted.inner) for a, b in changed)  # type: ignore[attr-defined]
+        pairs = zip(raw, read, strict=True)
+        return any(a is not None and _is_changed(a, b, given.inner, wanted.inner) for a, b in pairs)
     if wanted.is_decimal() and isinstance(raw, str):
-        return len(raw.partition(".")[2].rstrip("0")) > wanted.scale  # type: ignore[attr-defined]
-    if wanted in (pl.String, pl.Categorical, pl.Enum, pl.Binary) or isinstance(raw, str):
+        return bool(len(raw.partition(".")[2].rstrip("0")) > wanted.scale)
+    if isinstance(raw, str) or wanted in (pl.String, pl.Categorical, pl.Enum, pl.Binary):
         return False
-    if wanted.is_float() or (given.is_float() and wanted.is_decimal()):
-        if raw != raw or read != read:  # noqa: PLR0124 - NaN
-            return False
-        return bool(abs(read) == float("inf") != abs(raw)) or (
-            not given.is_float() and not given.is_decimal() and raw != read
+    if given.is_float() and (wanted.is_float() or wanted.is_decimal()):
+        return bool((abs(read) == float("inf")) != (abs(raw) == float("inf")))
+    if given.is_decimal() and wanted.is_float():
+        return False
+    midnight = dt.time(0)
+    if pl.Date in {given, wanted} and given != wanted:
+        raw, read = (
+            each if isinstance(each, dt.datetime) else dt.datetime.combine(each, midnight) for each in (raw, read)
         )
-    if wanted == pl.Date:
-        return bool(raw != dt.datetime.combine(read, dt.time(0)))
-    if given == pl.Date:
-        return bool(dt.datetime.combine(raw, dt.time(0)) != read)
     return bool(raw != read)
 
 
@@ -300,18 +300,16 @@ def _parsed(raw: pl.Series, wanted: pl.DataType) -> tuple[pl.Series, set[int]]:
     return pl.Series(raw.name, values, wanted), bad
 
 
-def _parse(text: str, wanted: pl.DataType) -> Any:
+def _parse(text: str, wanted: Any) -> Any:
+    if wanted == pl.Boolean:
+        return {"true": True, "false": False}.get(text.lower())
     try:
-        if wanted == pl.Boolean:
-            return {"true": True, "false": False}.get(text.lower())
         if wanted == pl.Date:
             return dt.date.fromisoformat(text)
         if wanted == pl.Time:
             return dt.time.fromisoformat(text)
-        moment = dt.datetime.fromisoformat(text) if "T" in text else None
+        moment = dt.datetime.fromisoformat(text)
     except ValueError:
         return None
-    zone = wanted.time_zone  # type: ignore[attr-defined]
-    if moment is None or zone is None:
-        return moment if moment is None or moment.tzinfo is None else None
-    return None if moment.tzinfo is not None else moment
+    # With an offset it is no local time; without a time of day, it is no moment.
+    return moment if "T" in text and moment.tzinfo is None else None

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections import Counter
+from typing import Any
 
 import pandera.polars as pa
 import polars as pl
@@ -47,9 +48,9 @@ def gate_opinion(schema: pa.DataFrameSchema, frame: pl.DataFrame) -> Opinion:
             said.rows[failure["rule"]].add(row["_source_row"])
     gone = set().union(*said.rows.values())
     said.left = [row for row in range(frame.height) if row not in gone]
-    for row, rules in zip(said.left, split.accepted["_warnings"].to_list(), strict=True):
+    for number, rules in zip(said.left, split.accepted["_warnings"].to_list(), strict=True):
         for rule in rules or ():
-            said.rows[rule].add(row)
+            said.rows[rule].add(number)
     said.table = {each.rule for each in findings if each.scope == "table" and each.rule != "table.no_rows"}
     return said
 
@@ -83,13 +84,15 @@ def compare(first: int, count: int) -> Counter[str]:
         try:
             ours = gate_opinion(sample.schema, sample.frame)
         except DeclarationError as refusal:
-            assert raises_in_pandera(sample, refusal), f"{sample}\n{refusal}"
+            if not raises_in_pandera(sample, refusal):
+                raise AssertionError(f"refused, and pandera has a verdict: {sample}") from refusal
             seen["refused"] += 1
             continue
         try:
             theirs = opinion(sample.schema, sample.frame)
         except NoVerdict as crash:
-            assert any(re.match(known, str(crash)) for known in CRASHES), f"{sample}\n{crash}"
+            if not any(re.match(known, str(crash)) for known in CRASHES):
+                raise AssertionError(f"pandera crashes in a way of its own: {sample}") from crash
             seen["crashed"] += 1
             continue
         differs = difference(theirs, ours)
@@ -116,11 +119,15 @@ def test_the_gate_says_what_pandera_says_on_many_more(block):
 
 
 def crash_of(schema: pa.DataFrameSchema, frame: pl.DataFrame) -> str:
-    with pytest.raises(BaseException) as caught, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        schema.validate(frame, lazy=True)
-    assert not isinstance(caught.value, SchemaError | SchemaErrors), "pandera gives a verdict now: compare with it"
-    return type(caught.value).__name__
+        try:
+            schema.validate(frame, lazy=True)
+        except (SchemaError, SchemaErrors):
+            return "a verdict"
+        except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - whatever it crashes with
+            return type(error).__name__
+    return "a verdict"
 
 
 def broken(verdict: Verdict) -> dict[str, int]:
@@ -208,7 +215,8 @@ def test_a_panic_inside_a_check_becomes_a_finding_that_blocks():
 
 
 def test_every_group_of_unique_is_judged_where_pandera_stops_at_the_first():
-    schema = pa.DataFrameSchema({"a": pa.Column(pl.Int64), "b": pa.Column(pl.Int64)}, unique=[["a"], ["b"]])
+    groups: list[Any] = [["a"], ["b"]]
+    schema = pa.DataFrameSchema({"a": pa.Column(pl.Int64), "b": pa.Column(pl.Int64)}, unique=groups)
     frame = pl.DataFrame({"a": [1, 1, 2], "b": [3, 4, 4]})
     assert len(ask(schema, frame)[0]) == 1
     assert broken(judge(schema, frame)) == {"table.unique": 2, "table.unique_2": 2}
@@ -237,7 +245,7 @@ def test_dropping_invalid_rows_does_not_swallow_a_wrong_type():
 
 
 @pytest.mark.parametrize(
-    "name", ["check_output", "_duplicated", "failure_case", "index", "table", "a.b", "日本", "len"]
+    "name", ["check_output", "_duplicated", "_id", "failure_case", "index", "table", "a.b", "日本", "len"]
 )
 def test_a_column_may_have_any_name(name):
     schema = pa.DataFrameSchema({name: pa.Column(pl.Int64, pa.Check.gt(0), unique=True)})
@@ -269,7 +277,7 @@ def test_a_check_that_raises_blocks_and_leaves_the_other_verdicts_standing():
 @pytest.mark.parametrize(
     ("dtype", "raw", "kept"),
     [
-        (pl.Int64, [1.0, 1.5, float("nan")], [1]),
+        (pl.Int64, [1.0, float("nan"), 1.5], [1]),
         (pl.UInt8, [255, 256, -1], [255]),
         (pl.Boolean, [1, 0, 2], [True, False]),
         (pl.Float32, [0.5, 1e300], [0.5]),
@@ -278,10 +286,10 @@ def test_a_check_that_raises_blocks_and_leaves_the_other_verdicts_standing():
 )
 def test_a_value_that_coercion_would_change_is_refused_with_the_raw_value_kept(dtype, raw, kept):
     schema = pa.DataFrameSchema({"a": pa.Column(dtype, coerce=True)})
-    split = Gate(schema).judge(pl.DataFrame({"a": raw}))
+    frame = pl.DataFrame({"a": raw})
+    split = Gate(schema).judge(frame)
     assert split.accepted["a"].to_list() == kept
-    assert split.quarantined["a"].len() == len(raw) - len(kept)
-    assert set(split.quarantined["a"]) <= {str(value) if value == value else "NaN" for value in raw} | {"1e300", "NaN"}  # noqa: PLR0124
+    assert split.quarantined["a"].to_list() == frame["a"][len(kept) :].cast(pl.String).to_list()
 
 
 def test_a_model_and_its_schema_are_the_same_contract():
