@@ -42,6 +42,17 @@ _STANDARD = {
 }
 
 
+_EVERY_TABLE = (
+    ("extra_column", WARNING, "shape", "there is no column that the contract does not know"),
+    ("column_order", ERROR, "shape", "the columns come in the contract's order"),
+    ("no_rows", WARNING, "table", "the partition has rows"),
+    ("duplicate", INFO, "row", "a row is delivered once; identical copies collapse into one"),
+    ("conflicting_content", ERROR, "row", "rows with one key have one content"),
+    ("quarantined_share", CRITICAL, "table", "the share of quarantined rows is within max_quarantined"),
+)
+"""The rules that every table has, with the severities that they have unless the schema's metadata says otherwise."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """One rule of a contract.
@@ -57,6 +68,7 @@ class Rule:
         reference: for ``known_in``.
         pipeline: for a rule about more than the partition's own rows.
         column: the column that the rule is about, or None.
+        description: for people, as much as the contract says: of the check, or of its column.
     """
 
     id: str
@@ -68,6 +80,7 @@ class Rule:
     reference: Reference | None = None
     pipeline: PipelineRule | None = None
     column: str | None = None
+    description: str = ""
 
     @property
     def is_evaluated_by_row(self) -> bool:
@@ -152,7 +165,8 @@ class _Compiler:
         rules = [rule for column, declared in columns for rule in self._column_rules(column, declared)]
         rules += self._frame_rules()
         rules += self._pipeline_rules()
-        rules += _standard_rules()
+        rules += self._standard_rules()
+        self._check_named(self.frame.get("severity"), "*", [rule for rule in rules if rule.column is None])
         ids = [rule.id for rule in rules]
         for each in ids:
             if ids.count(each) > 1:
@@ -179,15 +193,18 @@ class _Compiler:
 
     def _column_rules(self, column: Column, declared: pa.Column) -> Iterator[Rule]:
         name, own = column.name, (declared.metadata or {}).get(METADATA_KEY, {})
+        about = declared.description or declared.title or ""
         severity = self._severities(own.get("severity", ERROR), name)
 
         def rule(kind: str, captured: Captured) -> Rule:
-            return Rule(f"{name}.{kind}", severity(kind), "row", _STANDARD[kind], captured, column=name)
+            title = _STANDARD[kind]
+            return Rule(f"{name}.{kind}", severity(kind), "row", title, captured, column=name, description=about)
 
         rules: list[Rule] = []
         if column.required:
             chosen = severity("present") if _is_named(own, "present") else CRITICAL
-            rules.append(Rule(f"{name}.present", chosen, "shape", _STANDARD["present"], column=name))
+            present = Rule(f"{name}.present", chosen, "shape", _STANDARD["present"], column=name, description=about)
+            rules.append(present)
         if not self._is_there(column):
             yield from rules
             return
@@ -198,12 +215,13 @@ class _Compiler:
             once = Captured(~pl.col(name).is_duplicated(), aggregate=False, across=True, code="unique")
             rules.append(rule("unique", once))
         self.ids.update(each.id for each in rules)
-        rules += [self._check_rule(check, name, severity) for check in declared.checks]
+        rules += [self._check_rule(check, name, severity, about) for check in declared.checks]
         if "known_in" in own:
             reference: Reference = own["known_in"]
             title = f"the value is a {reference.column} of {reference.table.path}"
             chosen = severity("known_in")
-            rules.append(Rule(f"{name}.known_in", chosen, "row", title, reference=reference, column=name))
+            known = Rule(f"{name}.known_in", chosen, "row", title, reference=reference, column=name, description=about)
+            rules.append(known)
         self._check_named(own.get("severity"), name, rules)
         yield from rules
 
@@ -211,8 +229,9 @@ class _Compiler:
         known = {rule.id.rpartition(".")[2] for rule in rules}
         for each in given if isinstance(given, Mapping) else ():
             if each not in known:
+                owner = "the schema" if name == "*" else f"column {name!r}"
                 raise DeclarationError(
-                    f"{self.where}: column {name!r} gives a severity for {each!r}, and its rules are {sorted(known)}"
+                    f"{self.where}: {owner} gives a severity for {each!r}, and its rules are {sorted(known)}"
                 )
 
     def _severities(self, given: Any, name: str) -> Callable[[str], Severity]:
@@ -222,15 +241,22 @@ class _Compiler:
             return lambda rule: given
         raise DeclarationError(f"{self.where}: {name!r} has severity={given!r}; give a Severity, or one for each rule")
 
-    def _check_rule(self, check: pa.Check, key: str, severity: Callable[[str], Severity]) -> Rule:
+    def _check_rule(self, check: pa.Check, key: str, severity: Callable[[str], Severity], about: str = "") -> Rule:
         short = _short_name(check)
         rule_id = self._new_id("table" if key == "*" else key, short)
         captured = self._capture(check, key, f"{self.where}, rule {rule_id}")
         chosen = min(severity(short), WARNING) if check.raise_warning else severity(short)
         scope = "table" if captured.aggregate else "row"
-        column = None if key == "*" else key
-        title = _title(check, short)
-        return Rule(rule_id, chosen, scope, title, captured, ignore_null=bool(check.ignore_na), column=column)
+        return Rule(
+            rule_id,
+            chosen,
+            scope,
+            _title(check, short),
+            captured,
+            ignore_null=bool(check.ignore_na),
+            column=None if key == "*" else key,
+            description=inspect.cleandoc(check.description) if check.description else about,
+        )
 
     def _new_id(self, owner: str, short: str) -> str:
         rule_id, n = f"{owner}.{short}", 2
@@ -299,6 +325,15 @@ class _Compiler:
         if patterns and isinstance(error.__cause__, pl.exceptions.ColumnNotFoundError):
             return True
         return any(column.dtype is None for column in self.columns if key in {"*", column.name})
+
+    def _standard_rules(self) -> Iterator[Rule]:
+        """The rules that every table has; the gate evaluates them itself."""
+        given = self.frame.get("severity", ERROR)
+        for name, severity, scope, title in _EVERY_TABLE:
+            chosen = Severity(given.get(name, severity)) if isinstance(given, Mapping) else severity
+            if name == "conflicting_content" and chosen < ERROR:
+                raise DeclarationError(f"{self.where}: {name} is at least ERROR; a key has one row, or it is none")
+            yield Rule(f"table.{name}", chosen, scope, title)
 
     def _check_group(self, names: list[str]) -> None:
         unknown = [name for name in names if name not in self.types]
@@ -448,15 +483,3 @@ def _title(check: pa.Check, short: str) -> str:
         if text:
             return str(inspect.cleandoc(str(text)).splitlines()[0])
     return short
-
-
-def _standard_rules() -> list[Rule]:
-    """The rules that every table has; the gate evaluates them itself."""
-    return [
-        Rule("table.extra_column", WARNING, "shape", "there is no column that the contract does not know"),
-        Rule("table.column_order", ERROR, "shape", "the columns come in the contract's order"),
-        Rule("table.no_rows", WARNING, "table", "the partition has rows"),
-        Rule("table.duplicate", INFO, "row", "a row is delivered once; identical copies collapse into one"),
-        Rule("table.conflicting_content", ERROR, "row", "rows with one key have one content"),
-        Rule("table.quarantined_share", CRITICAL, "table", "the share of quarantined rows is within max_quarantined"),
-    ]

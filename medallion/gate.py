@@ -19,7 +19,8 @@ import polars as pl
 
 from medallion.across import settle
 from medallion.coerce import coerce, describe_type
-from medallion.compiler import CompiledContract, compile_schema
+from medallion.compiler import CompiledContract, Rule, compile_schema
+from medallion.contract import METADATA_KEY
 from medallion.duplicates import Resolved, resolve_duplicates
 from medallion.errors import DeclarationError
 from medallion.masks import Gated, Query
@@ -52,6 +53,11 @@ def schema_of(contract: Any, where: str = "contract") -> pa.DataFrameSchema:
         return contract
     if isinstance(contract, type) and issubclass(contract, pa.DataFrameModel):
         schema: pa.DataFrameSchema = contract.to_schema()
+        own = getattr(contract.Config, "metadata", None) or {}  # pandera keeps it out of the schema
+        if METADATA_KEY in own:
+            found = schema.metadata or {}
+            merged = {**own[METADATA_KEY], **found.get(METADATA_KEY, {})}
+            schema.metadata = {**own, **found, METADATA_KEY: merged}
         return schema
     raise DeclarationError(f"{where}: {contract!r} is neither a Contract nor a pandera DataFrameSchema")
 
@@ -129,7 +135,7 @@ class Gate:
         if version is not None and (version not in required or version in self.key or not self.key):
             choice = [name for name in required if name not in self.key]
             raise DeclarationError(
-                f"{self.name}: version_column={version!r} needs a key, and is one of the required columns beside it: {choice}"
+                f"{self.name}: version_column={version!r} needs a key, and is a required column beside it: {choice}"
             )
 
     @property
@@ -231,7 +237,7 @@ class Gate:
             message = (
                 f"columns that the contract does not know: {', '.join(extra)}; dropped here, kept in the layer below"
             )
-            severity = ERROR if compiled.strict is True else rule.severity
+            severity = max(ERROR, rule.severity) if compiled.strict is True else rule.severity
             findings.append(Finding(rule.id, severity, "shape", 0, message))
         present = [name for name in given if name in known]
         if compiled.ordered and present != [name for name in known if name in given]:
@@ -300,7 +306,8 @@ class Gate:
         for key in keys:
             findings = [*shape, *gated.raised, *others.get(key, [])]
             verdicts[key] = tally.verdict(key, query.compiled, findings, measures.get(key, {}))
-        quarantined = self._quarantinable(failing, conflicting, gated)
+        conflict = query.compiled.by_id["table.conflicting_content"]
+        quarantined = self._quarantinable(failing, conflicting, gated, conflict)
         return Split(accepted, quarantined, verdicts, self._unknown_values(gated))
 
     def _resolve(self, gated: Gated, by: Sequence[str]) -> Resolved:
@@ -324,14 +331,16 @@ class Gate:
         tagged = gated.describe(rows, WARNINGS, gated.at_least(WARNING), tags, pl.List(pl.String))
         return rows.select(*gated.names, tagged)
 
-    def _quarantinable(self, failing: pl.DataFrame, conflicting: pl.DataFrame, gated: Gated) -> pl.DataFrame:
+    def _quarantinable(
+        self, failing: pl.DataFrame, conflicting: pl.DataFrame, gated: Gated, conflict: Rule
+    ) -> pl.DataFrame:
         """The refused rows with their values as they came, as text, and every rule they break."""
         parts = []
         group = self.partition.column
         names = [name for name in gated.names if name != group]
         for frame, extra in (
             (failing, []),
-            (conflicting, [{"rule": "table.conflicting_content", "severity": "ERROR"}]),
+            (conflicting, [{"rule": conflict.id, "severity": conflict.severity.name}]),
         ):
 
             def failures(rules: tuple[Any, ...], extra: list[dict[str, str]] = extra) -> list[dict[str, str]]:

@@ -40,6 +40,8 @@ __all__ = [
     "volume",
 ]
 
+_SHOWN = 3
+"""Groups that differ and are spelled out in a message."""
 _QUANTILES = [step / 50 for step in range(51)]
 
 
@@ -353,7 +355,7 @@ class _Distribution(PipelineRule):
     def measures(self) -> Mapping[str, pl.Expr]:
         value = pl.col(self.column).drop_nulls()
         if self.categorical:
-            return {"counts": value.cast(pl.String).value_counts(sort=True).head(1000).implode()}
+            return {"counts": value.cast(pl.String).alias("value").value_counts(sort=True).head(1000).implode()}
         number = value.cast(pl.Float64).drop_nans()
         return {"quantiles": pl.concat_list([number.quantile(q, "nearest") for q in _QUANTILES])}
 
@@ -383,9 +385,8 @@ def _jensen_shannon(now: Sequence[Mapping[str, Any]], past: Sequence[Sequence[Ma
     before: dict[str, float] = {}
     for each in past:
         for entry in each:
-            value, count = entry.values()
-            before[value] = before.get(value, 0) + count
-    here: dict[str, float] = dict(tuple(entry.values()) for entry in now)
+            before[entry["value"]] = before.get(entry["value"], 0) + entry["count"]
+    here: dict[str, float] = {entry["value"]: entry["count"] for entry in now}
     names = sorted({*before, *here})
     return float(jensenshannon([here.get(name, 0) for name in names], [before.get(name, 0) for name in names], base=2))
 
@@ -451,19 +452,28 @@ class Reconciles(PipelineRule):
         return {**counted, **{f"{mine} ({theirs})": pl.col(theirs).sum() for mine, theirs in self.sums}}
 
     def judge(self, measured: Mapping[str, Any], setting: Setting) -> Iterable[Found]:
-        """Every group whose totals differ, with the first figure that does."""
+        """The groups whose totals differ, each with the first figure that does."""
         if self.input not in setting.inputs:
             given = ", ".join(setting.inputs) or "none"
             yield max(self.severity, ERROR), f"there is no input {self.input!r} to compare with; given: {given}"
             return
-        for group in sorted({*setting.here, *setting.there}, key=str):
-            here, there = setting.here.get(group, {}), setting.there.get(group, {})
-            for name in {**here, **there}:
-                mine, theirs = float(here.get(name) or 0), float(there.get(name) or 0)
-                if not abs(mine - theirs) <= self.tolerance:  # a NaN agrees with nothing
-                    place = f" for {', '.join(map(str, group))}" if group else ""
-                    yield self.severity, f"{name}{place} add up to {mine:,.2f} here and {theirs:,.2f} in {self.input}"
-                    break
+        differ = [
+            text
+            for group in sorted({*setting.here, *setting.there}, key=str)
+            if (text := self._compare(group, setting))
+        ]
+        if differ:
+            more = f"; and {len(differ) - _SHOWN} more groups differ" if len(differ) > _SHOWN else ""
+            yield self.severity, f"{'; '.join(differ[:_SHOWN])}{more}"
+
+    def _compare(self, group: tuple[Any, ...], setting: Setting) -> str | None:
+        here, there = setting.here.get(group, {}), setting.there.get(group, {})
+        for name in {**here, **there}:
+            mine, theirs = float(here.get(name) or 0), float(there.get(name) or 0)
+            if not abs(mine - theirs) <= self.tolerance:  # a NaN agrees with nothing
+                place = f" for {', '.join(map(str, group))}" if group else ""
+                return f"{name}{place} add up to {mine:,.2f} here and {theirs:,.2f} in {self.input}"
+        return None
 
 
 def reconciles(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,6 +146,15 @@ class Verdict:
             data.get("measures", {}),
         )
 
+    def to_json(self) -> str:
+        """The same as text; a figure that is no number is null there."""
+        return json.dumps(_finite(self.to_dict()), ensure_ascii=False, sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Verdict:
+        """The verdict that :meth:`to_json` wrote."""
+        return cls.from_dict(json.loads(text))
+
     def to_markdown(self) -> str:
         """A table for people: the counts, then every rule that found something."""
         lines = [f"**{self.outcome}**: {self.summary}"]
@@ -168,11 +179,21 @@ class Verdict:
         for name in ("rule", "severity", "rows", "found"):
             table.add_column(name, justify="right" if name == "rows" else "left", overflow="fold")
         for f in self.findings:
-            table.add_row(f.rule, Text(f.severity.name, style=_STYLES.get(f.severity, "")), f"{f.rows:,}", f.message)
+            table.add_row(
+                Text(f.rule), Text(f.severity.name, style=_STYLES.get(f.severity, "")), f"{f.rows:,}", Text(f.message)
+            )
         return Group(head, table)
 
 
 _STYLES = {WARNING: "yellow", ERROR: "red", CRITICAL: "bold red"}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cell(text: str) -> str:
