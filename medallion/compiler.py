@@ -8,31 +8,22 @@ Nothing is ever skipped.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandera.polars as pa
 import polars as pl
 
+from medallion.columns import Column, check_names, columns_of
 from medallion.contract import CRITICAL, ERROR, INFO, METADATA_KEY, WARNING, FrameRule, Reference, Severity
 from medallion.digests import digest
 from medallion.errors import DeclarationError
-from medallion.expressions import Captured, Scope, capture, describe_check
-from medallion.rules import PipelineRule, Reconciles
+from medallion.expressions import Captured, Scope, capture, describe_check, short_name, title_of
+from medallion.pipeline_rule import PipelineRule
+from medallion.rules import Reconciles
 
-__all__ = ["Column", "CompiledContract", "Rule", "compile_schema"]
-
-_SHORT = {
-    "equal_to": "eq",
-    "not_equal_to": "ne",
-    "greater_than": "gt",
-    "greater_than_or_equal_to": "ge",
-    "less_than": "lt",
-    "less_than_or_equal_to": "le",
-}
-"""pandera's names of built-in checks and the short ones that ``field`` takes; rule ids use the short ones."""
+__all__ = ["CompiledContract", "Rule", "compile_schema"]
 
 _STANDARD = {
     "present": "the column is there",
@@ -86,30 +77,6 @@ class Rule:
     def is_evaluated_by_row(self) -> bool:
         """Whether the rule has a bit in the gate's query."""
         return self.scope == "row" and (self.check is not None or self.reference is not None)
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a contract: its type, and how a raw value becomes one.
-
-    Attributes:
-        dtype: None if the contract leaves it open.
-        coerce: whether a value of another type is read as the declared one.
-        default: takes the place of null.
-        pattern: how text is parsed into a date or time; None is ISO 8601.
-        accepts: whether pandera takes a polars type for the declared one.
-        unmatched: a pattern that no column of the frame matches.
-    """
-
-    name: str
-    dtype: pl.DataType | None
-    required: bool
-    nullable: bool
-    coerce: bool
-    default: Any = None
-    pattern: str | None = None
-    accepts: Callable[[pl.DataType], bool] = field(default=lambda dtype: True, compare=False, repr=False)
-    unmatched: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +139,10 @@ class _Compiler:
             if ids.count(each) > 1:
                 raise DeclarationError(f"{self.where}: two rules have the id {each}; give one of them another name")
         described = [
-            [[c.name, str(c.dtype), c.required, c.nullable, c.coerce, repr(c.default), c.pattern] for c, _ in columns],
+            [
+                [c.name, str(c.dtype), c.required, c.nullable, c.coerce, repr(c.default), c.pattern]
+                for c in self.columns
+            ],
             [_describe(rule) for rule in rules],
             [self.schema.strict, self.schema.ordered, self.schema.add_missing_columns, sorted(self.key)],
         ]
@@ -242,7 +212,7 @@ class _Compiler:
         raise DeclarationError(f"{self.where}: {name!r} has severity={given!r}; give a Severity, or one for each rule")
 
     def _check_rule(self, check: pa.Check, key: str, severity: Callable[[str], Severity], about: str = "") -> Rule:
-        short = _short_name(check)
+        short = short_name(check)
         rule_id = self._new_id("table" if key == "*" else key, short)
         captured = self._capture(check, key, f"{self.where}, rule {rule_id}")
         chosen = min(severity(short), WARNING) if check.raise_warning else severity(short)
@@ -251,7 +221,7 @@ class _Compiler:
             rule_id,
             chosen,
             scope,
-            _title(check, short),
+            title_of(check, short),
             captured,
             ignore_null=bool(check.ignore_na),
             column=None if key == "*" else key,
@@ -280,8 +250,8 @@ class _Compiler:
         severities = self._severities(self.frame.get("severity", ERROR), "the frame")
         rules: list[Rule] = []
         for check in self.schema.checks:
-            own = declared.get(_short_name(check))
-            severity = severities if own is None else self._severities(own.severity, _short_name(check))
+            own = declared.get(short_name(check))
+            severity = severities if own is None else self._severities(own.severity, short_name(check))
             rule = self._check_rule(check, "*", severity)
             refused = rule.check is not None and rule.check.refused
             if own is not None and not refused and own.table != (rule.scope == "table"):
@@ -374,8 +344,8 @@ def compile_schema(
     """
     if getattr(schema, "parsers", None) or any(getattr(c, "parsers", None) for c in schema.columns.values()):
         raise DeclarationError(f"{where}: pandera's polars backend does not run parsers; write them into the transform")
-    _check_names(schema, where, partition)
-    columns = list(_columns(schema, where, frame, partition[0] if partition else ""))
+    check_names(schema, where, partition)
+    columns = list(columns_of(schema, where, frame, partition[0] if partition else ""))
     types = {column.name: column.dtype or pl.Null() for column, _ in columns}
     for column, _ in columns:
         given = (frame or {}).get(column.name)
@@ -386,65 +356,6 @@ def compile_schema(
     if frame is not None:
         columns = [(c, d) for c, d in columns if c.required or c.name in frame]
     return _Compiler(schema, where, key, types, frame).run(columns)
-
-
-_RESERVED = re.compile(r"(|\*|_row|_at|_partition|_holds|_warnings|_failures|_(mask|raw\.|source_|total_).*)")
-
-
-def _check_names(schema: pa.DataFrameSchema, where: str, partition: tuple[str, type[pl.DataType]] | None) -> None:
-    for name, column in schema.columns.items():
-        if not column.regex and (_RESERVED.fullmatch(name) or (name.startswith("^") and name.endswith("$"))):
-            raise DeclarationError(f"{where}: no column can be called {name!r}: it means something else to the engine")
-    if partition is not None and _RESERVED.fullmatch(partition[0]):
-        raise DeclarationError(f"{where}: no partition column can be called {partition[0]!r}")
-
-
-def _columns(
-    schema: pa.DataFrameSchema, where: str, frame: Mapping[str, pl.DataType] | None, partition: str
-) -> Iterator[tuple[Column, pa.Column]]:
-    if not schema.columns and schema.dtype is not None:
-        # A type and no columns: every column that comes is to be of that type.
-        for name in frame or ():
-            if name != partition and not name.startswith("_source_"):
-                plain = pa.Column(schema.dtype, name=name)
-                yield _column(name, plain, schema, where), plain
-    explicit = {name for name, column in schema.columns.items() if not column.regex}
-    for name, column in schema.columns.items():
-        if not column.regex:
-            yield _column(name, column, schema, where), column
-        elif frame is None:
-            yield _column(_stand_in(name), column, schema, where), column
-        else:
-            pattern = re.compile(str(column.selector))
-            matched = [each for each in frame if each not in explicit and pattern.search(each)]
-            matched = [each for each in matched if not _RESERVED.fullmatch(each) and not each.startswith("^")]
-            for each in matched:
-                yield _column(each, column, schema, where), column
-            if not matched and column.required:
-                yield replace(_column(name, column, schema, where), unmatched=True), column
-
-
-def _stand_in(pattern: str) -> str:
-    return "matching_" + re.sub(r"\W+", "_", pattern).strip("_")
-
-
-def _column(name: str, column: pa.Column, schema: pa.DataFrameSchema, where: str) -> Column:
-    declared = schema.dtype if schema.dtype is not None else column.dtype
-    dtype: Any = None if declared is None else declared.type
-    if declared is not None and type(declared).__name__ in {"PanderaSchema", "PydanticModel"}:
-        raise DeclarationError(
-            f"{where}: column {name!r} nests another schema, whose rows cannot be told apart in one query; "
-            "declare it as pl.Struct and write rules on its fields, as pl.col('x').struct.field('y')"
-        )
-    if dtype is not None and not isinstance(dtype, pl.DataType):
-        dtype = dtype()
-    pattern = (column.metadata or {}).get(METADATA_KEY, {}).get("format")
-
-    def accepts(given: pl.DataType) -> bool:
-        return declared is None or bool(declared.check(given, None))
-
-    coerce = bool(column.coerce or schema.coerce) and declared is not None
-    return Column(name, dtype, column.required, column.nullable, coerce, column.default, pattern, accepts)
 
 
 def _describe(rule: Rule) -> list[Any]:
@@ -469,17 +380,3 @@ def _unique_groups(schema: pa.DataFrameSchema) -> list[list[str]]:
     if not given:
         return []
     return [list(given)] if all(isinstance(each, str) for each in given) else [list(each) for each in given]
-
-
-def _short_name(check: pa.Check) -> str:
-    name = str(check.name or getattr(check._check_fn, "__name__", "check"))  # noqa: SLF001 - see expressions.capture
-    if name == "<lambda>":
-        name = "check"
-    return re.sub(r"\W+", "_", _SHORT.get(name, name))
-
-
-def _title(check: pa.Check, short: str) -> str:
-    for text in (check.title, check.description, check.error):
-        if text:
-            return str(inspect.cleandoc(str(text)).splitlines()[0])
-    return short

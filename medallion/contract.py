@@ -17,10 +17,22 @@ import pandera.polars as pa
 import polars as pl
 
 from medallion.errors import DeclarationError
-from medallion.rules import PipelineRule
+from medallion.pipeline_rule import PipelineRule
 from medallion.severity import CRITICAL, ERROR, INFO, WARNING, Severity
 
-__all__ = ["CRITICAL", "ERROR", "INFO", "METADATA_KEY", "WARNING", "Contract", "Reference", "Severity", "field", "rule"]
+__all__ = [
+    "CRITICAL",
+    "ERROR",
+    "INFO",
+    "METADATA_KEY",
+    "WARNING",
+    "Contract",
+    "Reference",
+    "Severity",
+    "field",
+    "rule",
+    "schema_of",
+]
 
 METADATA_KEY = "medallion"
 
@@ -64,6 +76,25 @@ class Contract(pa.DataFrameModel):
                     rules[name] = declared
         schema.metadata = {**(schema.metadata or {}), METADATA_KEY: {"rules": rules, "pipeline": cls._pipeline_rules}}
         return schema
+
+
+def schema_of(contract: Any, where: str = "contract") -> pa.DataFrameSchema:
+    """The pandera schema of a model, or the schema itself.
+
+    Raises:
+        DeclarationError: for anything else.
+    """
+    if isinstance(contract, pa.DataFrameSchema):
+        return contract
+    if isinstance(contract, type) and issubclass(contract, pa.DataFrameModel):
+        schema: pa.DataFrameSchema = contract.to_schema()
+        own = getattr(contract.Config, "metadata", None) or {}  # pandera keeps it out of the schema
+        if METADATA_KEY in own:
+            found = schema.metadata or {}
+            merged = {**own[METADATA_KEY], **found.get(METADATA_KEY, {})}
+            schema.metadata = {**own, **found, METADATA_KEY: merged}
+        return schema
+    raise DeclarationError(f"{where}: {contract!r} is neither a Contract nor a pandera DataFrameSchema")
 
 
 def field(

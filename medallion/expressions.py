@@ -6,8 +6,10 @@ means here what it means in pandera, whatever its version of pandera does inside
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +24,18 @@ from pandera.api.polars.types import PolarsData
 from medallion.digests import digest_function
 from medallion.errors import DeclarationError
 
-__all__ = ["Captured", "Scope", "capture", "describe_check", "looks_across_rows"]
+__all__ = ["Captured", "Scope", "capture", "describe_check", "looks_across_rows", "short_name", "title_of"]
+
+
+_SHORT = {
+    "equal_to": "eq",
+    "not_equal_to": "ne",
+    "greater_than": "gt",
+    "greater_than_or_equal_to": "ge",
+    "less_than": "lt",
+    "less_than_or_equal_to": "le",
+}
+"""pandera's names of built-in checks and the short ones that ``field`` takes; rule ids use the short ones."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,22 @@ def capture(check: pa.Check, key: str, scope: Scope) -> Captured:
     )  # several verdicts a row as one, as pandera folds them
     across = not aggregate and any(map(looks_across_rows, selected))
     return Captured(expr, aggregate, across, code=str(expr))
+
+
+def short_name(check: pa.Check) -> str:
+    """What a check is called in the ids of rules."""
+    name = str(check.name or getattr(check._check_fn, "__name__", "check"))  # noqa: SLF001 - see expressions.capture
+    if name == "<lambda>":
+        name = "check"
+    return re.sub(r"\W+", "_", _SHORT.get(name, name))
+
+
+def title_of(check: pa.Check, short: str) -> str:
+    """One line about a check, for people: what its author says, or what it is called."""
+    for text in (check.title, check.description, check.error):
+        if text:
+            return str(inspect.cleandoc(str(text)).splitlines()[0])
+    return short
 
 
 def describe_check(check: pa.Check) -> str:

@@ -20,7 +20,7 @@ import polars as pl
 from medallion.across import settle
 from medallion.coerce import coerce, describe_type
 from medallion.compiler import CompiledContract, Rule, compile_schema
-from medallion.contract import METADATA_KEY
+from medallion.contract import schema_of
 from medallion.duplicates import Resolved, resolve_duplicates
 from medallion.errors import DeclarationError
 from medallion.masks import Gated, Query
@@ -41,25 +41,6 @@ FAILURES = "_failures"
 FAILURES_TYPE = pl.List(pl.Struct({"rule": pl.String, "severity": pl.String}))
 
 _AT = "_row"
-
-
-def schema_of(contract: Any, where: str = "contract") -> pa.DataFrameSchema:
-    """The pandera schema of a model, or the schema itself.
-
-    Raises:
-        DeclarationError: for anything else.
-    """
-    if isinstance(contract, pa.DataFrameSchema):
-        return contract
-    if isinstance(contract, type) and issubclass(contract, pa.DataFrameModel):
-        schema: pa.DataFrameSchema = contract.to_schema()
-        own = getattr(contract.Config, "metadata", None) or {}  # pandera keeps it out of the schema
-        if METADATA_KEY in own:
-            found = schema.metadata or {}
-            merged = {**own[METADATA_KEY], **found.get(METADATA_KEY, {})}
-            schema.metadata = {**own, **found, METADATA_KEY: merged}
-        return schema
-    raise DeclarationError(f"{where}: {contract!r} is neither a Contract nor a pandera DataFrameSchema")
 
 
 @dataclass(frozen=True)

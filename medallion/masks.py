@@ -12,7 +12,8 @@ from typing import Any
 import polars as pl
 
 from medallion.coerce import coerce
-from medallion.compiler import Column, CompiledContract, Rule
+from medallion.columns import Column
+from medallion.compiler import CompiledContract, Rule
 from medallion.errors import DeclarationError
 from medallion.severity import ERROR
 from medallion.verdict import Finding

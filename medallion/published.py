@@ -11,7 +11,8 @@ import polars as pl
 
 from medallion.compiler import CompiledContract, Rule
 from medallion.partitions import Partitioning, TimePartitioning, Whole
-from medallion.rules import Reconciles, Setting, Totals
+from medallion.pipeline_rule import Setting, Totals
+from medallion.rules import Reconciles
 from medallion.severity import ERROR
 from medallion.tally import Tally
 from medallion.verdict import Finding, Verdict

@@ -27,7 +27,7 @@ import pandera.polars as pa
 import polars as pl
 from polars.testing import assert_frame_equal
 
-from medallion.compiler import Column
+from medallion.columns import Column
 from medallion.errors import DeclarationError
 from medallion.gate import WARNINGS, Gate
 from medallion.partitions import Whole
@@ -72,7 +72,7 @@ def valid_rows(contract: Any, n: int = 1, /, **overrides: Any) -> pl.DataFrame:
         types = {gate.partition.column: gate.partition.dtype(), **types}
     fixed = [pl.Series(name, values, types[name], strict=False) for name, values in given.items()]
     if fixed:
-        rows = _fitting(gate, rows, fixed, columns, pools, chance)
+        rows = _fitting(gate, rows, fixed, lambda: _candidates(gate, columns, pools, _TRIES, chance))
     return rows.select(list(types))
 
 
@@ -131,12 +131,7 @@ def _judge(gate: Gate, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _fitting(
-    gate: Gate,
-    rows: pl.DataFrame,
-    fixed: list[pl.Series],
-    columns: Sequence[Column],
-    pools: Mapping[str, list[Any]],
-    chance: random.Random,
+    gate: Gate, rows: pl.DataFrame, fixed: list[pl.Series], candidates: Callable[[], pl.DataFrame]
 ) -> pl.DataFrame:
     """The rows with the given values; other columns are chosen to go with them, where anything does."""
     wanted = rows.with_columns(fixed)
@@ -145,7 +140,7 @@ def _fitting(
     found = []
     for row in range(rows.height):
         given = [series[row : row + 1].new_from_index(0, _TRIES) for series in fixed]
-        tried = _candidates(gate, columns, pools, _TRIES, chance)
+        tried = candidates()
         kept = [
             pl.Series(name, [rows[row, name]], rows.schema[name]).new_from_index(0, tried.height) for name in gate.key
         ]
@@ -253,6 +248,10 @@ def _values(dtype: pl.DataType) -> list[Any]:
     if isinstance(dtype, pl.Struct):
         pools = {each.name: _values(each.dtype) for each in dtype.fields}  # type: ignore[arg-type]
         return [{name: pool[n % len(pool)] for name, pool in pools.items()} for n in range(_POOL)]
+    return _plain_values(dtype)
+
+
+def _plain_values(dtype: pl.DataType) -> list[Any]:
     if isinstance(dtype, pl.Datetime):
         start = pl.Series([_START], dtype=pl.Datetime(dtype.time_unit)).dt.replace_time_zone(dtype.time_zone)[0]
         return [start + dt.timedelta(hours=n) for n in range(_POOL)]

@@ -97,8 +97,13 @@ def test_there_are_values_for_every_check_of_numbers(check):
 @pytest.mark.parametrize(
     "check",
     [
-        pa.Check.str_startswith("x-"), pa.Check.str_endswith(".csv"), pa.Check.str_contains("mid"), pa.Check.str_length(7, 9),
-        pa.Check.str_length(exact_value=5), pa.Check.str_matches(r"\d{4}-[a-f]+$"), pa.Check.str_contains(r"[0-9]{3}"),
+        pa.Check.str_startswith("x-"),
+        pa.Check.str_endswith(".csv"),
+        pa.Check.str_contains("mid"),
+        pa.Check.str_length(7, 9),
+        pa.Check.str_length(exact_value=5),
+        pa.Check.str_matches(r"\d{4}-[a-f]+$"),
+        pa.Check.str_contains(r"[0-9]{3}"),
     ],
     ids=str,
 )  # fmt: skip
