@@ -269,6 +269,7 @@ class Maker:
             strict=self.rng.choice([False, False, False, True, "filter"]),
             ordered=self.maybe(0.1),
             unique=self.unique(names),
+            coerce=self.maybe(0.08),
             add_missing_columns=self.maybe(0.15),
         )
         return Pair(self.seed, schema, pl.DataFrame(series) if series else pl.DataFrame(), {"height": height})

@@ -300,3 +300,14 @@ def test_a_model_and_its_schema_are_the_same_contract():
     frame = pl.DataFrame({"quantity": ["1", "11", "x"], "store": ["a", None, "c"]})
     assert judge(Sale, frame) == judge(Sale.to_schema(), frame)
     assert Gate(Sale).digest == Gate(Sale.to_schema()).digest
+
+
+@pytest.mark.parametrize(
+    ("values", "same"), [([1, 2], True), ([1, None], False), (["1", "x"], False), ([1.5, 2.0], False)]
+)
+def test_a_schema_of_one_type_and_no_columns_judges_every_column(values, same):
+    schema = pa.DataFrameSchema(dtype=pl.Int64)
+    frame = pl.DataFrame({"a": [1, 2], "b": values})
+    theirs, ours = opinion(schema, frame), gate_opinion(schema, frame)
+    assert not difference(theirs, ours)
+    assert (not ours.shape and not ours.rows) == same
