@@ -84,17 +84,24 @@ class Evidence:
         """
         try:
             plain = json.loads(data)
-        except ValueError as error:
-            raise TableUnreadable(f"the evidence at {where} is damaged: {error}. Replay the partition.") from error
-        written = plain.pop("format", 0)
-        if written > FORMAT:
-            raise TableUnreadable(
-                f"the evidence at {where} has format {written}, and this version of medallion knows up to {FORMAT}. "
-                "Use the version that wrote it, or a newer one."
-            )
-        plain["verdict"] = Verdict.from_dict(plain["verdict"])
-        plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
-        return cls(**plain)
+            written = plain.pop("format")
+            if written > FORMAT:
+                raise TableUnreadable(
+                    f"the evidence at {where} has format {written}, and this version of medallion knows up to "
+                    f"{FORMAT}. Use the version that wrote it, or a newer one."
+                )
+            plain["verdict"] = Verdict.from_dict(plain["verdict"])
+            plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
+            return cls(**plain)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(where, f"{type(error).__name__}: {error}") from error
+
+
+def _damaged(where: Path, reason: str) -> TableUnreadable:
+    return TableUnreadable(
+        f"the evidence at {where} is damaged ({reason}). Move that file away and replay the partitions of the table: "
+        "the evidence is worked out again, and the rows stay as they are."
+    )
 
 
 def write_evidence(table: Path, documents: Sequence[Evidence], *, durable: bool) -> None:
@@ -141,7 +148,7 @@ class EvidenceReader:
             for line in pack.read_bytes().split(b"\n"):
                 match = _BATCH_ID.search(line)
                 if match is None:
-                    raise TableUnreadable(f"the evidence at {pack} is damaged. Replay the partitions it belongs to.")
+                    raise _damaged(pack, "a line names no batch")
                 found[match[1].decode()] = (line, pack)
         return found
 

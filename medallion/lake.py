@@ -188,14 +188,28 @@ class Lake:
         """Open a table at its latest version, or at ``version``.
 
         Raises:
-            TableUnreadable: if there is a log that cannot be read.
+            TableUnreadable: if there is a log that cannot be read, or the table is cut in another way.
+            ConfigurationError: if a file lies where a folder of the table should be.
         """
+        folder = self.root / path
+        for each in (folder, *folder.relative_to(self.root).parents):
+            if (self.root / each).is_file():
+                raise ConfigurationError(
+                    f"{self.root / each} is a file, and {path} needs a folder there. Move it away, or set "
+                    "MEDALLION_LAKE to another folder."
+                )
         try:
-            return Snapshot(self, path, partition, DeltaTable(str(self.root / path), version=version))
+            handle = DeltaTable(str(folder), version=version)
         except TableNotFoundError:
             return Snapshot(self, path, partition, None)
-        except DeltaError as error:
-            raise TableUnreadable(f"{path} at {self.root / path} cannot be opened: {error}") from error
+        except (DeltaError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise TableUnreadable(
+                f"{path} at {folder} cannot be opened: {reason}. Nothing was written. Restore its _delta_log from a "
+                "copy, or move the folder away and replay the table from the layer below."
+            ) from error
+        _check_cut(handle, path, partition)
+        return Snapshot(self, path, partition, handle)
 
     def replace(
         self, snapshot: Snapshot, replacement: Replacement, *, metadata: Mapping[str, Any], fenced: Sequence[str]
@@ -219,22 +233,26 @@ class Lake:
             Superseded: another attempt committed one of the partitions; nothing was published.
             TableUnreadable: the table's columns have other types than the files'.
         """
+        seen = {key: snapshot.epoch(key) for key in fenced}
         if snapshot.handle is None:
             snapshot = self._create(snapshot, replacement.schema)
+            # Whoever made the table may have committed these partitions as well.
+            version = self._examine(snapshot, replacement, seen)
+            if version is not None:
+                return version
         self._check_schema(snapshot, replacement)
         publish_files(replacement.files, snapshot.folder, durable=self.durable)
-        seen = {key: snapshot.epoch(key) for key in fenced}
-        handle = snapshot.handle
-        assert handle is not None
-        version: int | None = None
+        version = None
         for attempt in range(_REBASES):
             try:
-                version = self._write(handle, snapshot, replacement, metadata, seen)
+                version = self._write(snapshot, replacement, metadata, seen)
             except (CommitFailedError, OSError):
-                handle = DeltaTable(str(snapshot.folder))
-                version = self._examine(handle, snapshot, replacement, seen)
+                # On top of what the other commit left: its columns stay, and types are compared again.
+                snapshot = self.pin(snapshot.path, snapshot.partition)
+                version = self._examine(snapshot, replacement, seen)
                 if version is None and attempt == _REBASES - 1:
                     raise
+                self._check_schema(snapshot, replacement)
             if version is not None:
                 break
             time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
@@ -244,13 +262,10 @@ class Lake:
         return version
 
     def _write(
-        self,
-        handle: DeltaTable,
-        snapshot: Snapshot,
-        replacement: Replacement,
-        metadata: Mapping[str, Any],
-        seen: Mapping[str, int],
+        self, snapshot: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], seen: Mapping[str, int]
     ) -> int:
+        handle = snapshot.handle
+        assert handle is not None
         whole = isinstance(snapshot.partition, Whole)
         column = snapshot.partition.column
         now = time.time_ns() // 1_000_000  # when the files were added, as the log wants it; nothing is decided by it
@@ -281,20 +296,17 @@ class Lake:
         # The handle does not move with its own commit; with no retries the commit is the next version.
         return int(handle.version()) + 1
 
-    def _examine(
-        self, handle: DeltaTable, snapshot: Snapshot, replacement: Replacement, seen: Mapping[str, int]
-    ) -> int | None:
+    def _examine(self, now: Snapshot, replacement: Replacement, seen: Mapping[str, int]) -> int | None:
         """After a failed commit: the version if it was ours after all, None to try again, or Superseded."""
-        now = Snapshot(self, snapshot.path, snapshot.partition, handle)
         ours = {file.path for _, file in replacement.files}
         live = {file.path for key in replacement.keys for file in now.files.get(key, ())}
         moved = {key: now.epoch(key) for key, epoch in seen.items() if now.epoch(key) != epoch}
         if not moved:
             return None
         if live == ours and all(now.epoch(key) == epoch + 1 for key, epoch in seen.items()):
-            return handle.version()
+            return now.version
         key, epoch = next(iter(moved.items()))
-        raise Superseded(snapshot.path, key, seen[key], epoch)
+        raise Superseded(now.path, key, seen[key], epoch)
 
     def _create(self, snapshot: Snapshot, schema: pl.Schema) -> Snapshot:
         column = snapshot.partition.column
@@ -329,3 +341,15 @@ class Lake:
         if entry.exists():
             sync(entry)
         sync(log)
+
+
+def _check_cut(handle: DeltaTable, path: str, partition: Partitioning) -> None:
+    """Refuse a table that lies there cut in another way: a commit would replace other rows than it says."""
+    stands = list(handle.metadata().partition_columns)
+    wanted = [partition.column] if partition.column else []
+    if stands != wanted:
+        raise TableUnreadable(
+            f"{path} lies in the lake partitioned by {stands or 'nothing'}, and its feed declares "
+            f"{wanted or 'no partitions'}. Nothing was written. Give the table another name, or move its folder away "
+            "and build it again."
+        )

@@ -35,7 +35,7 @@ from medallion.lake import Lake, Replacement, Snapshot
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
 from medallion.sources import Landed, LandingZone, collect_sources, parse
-from medallion.staging import stage
+from medallion.staging import as_stored, stage
 from medallion.tables import Table
 from medallion.verdict import Verdict
 
@@ -221,8 +221,8 @@ class _Attempt:
         for key in keys:
             evidence = candidate.evidence[key]
             live = self.live_evidence(key)
-            if live is not None and live.batch_id == evidence.batch_id:
-                outcomes[key] = self.unchanged(key, live)
+            if self.target.batch_id(key) == evidence.batch_id:
+                outcomes[key] = self.unchanged(key, live or self._write_again(key, evidence))
             elif live is not None and live.revision > self.table.revision:
                 outcomes[key] = Failed(RevisionRefused(self.table.path, key, self.table.revision, live.revision))
             elif evidence.verdict.blocked:
@@ -235,6 +235,12 @@ class _Attempt:
         if publish:
             outcomes.update(self._publish(publish, candidate))
         return outcomes
+
+    def _write_again(self, key: str, evidence: Evidence) -> Evidence:
+        """Restore the evidence of a live batch that has lost it. Its files stay: they say the same under that name."""
+        restored = replace(evidence, content=self.target.content(key) or "")
+        write_evidence(self.target.folder, [restored], durable=self.lake.durable)
+        return restored
 
     def _only(self, rows: pl.DataFrame, key: str) -> pl.DataFrame:
         column = self.table.partition.column
@@ -252,7 +258,7 @@ class _Attempt:
         return Blocked(evidence, hold(self.target.folder, evidence, accepted, quarantined))
 
     def _publish(self, keys: list[str], candidate: _Candidate) -> dict[str, Outcome]:
-        accepted = self._among(candidate.split.accepted, keys, len(candidate.evidence))
+        accepted = as_stored(self._among(candidate.split.accepted, keys, len(candidate.evidence)))
         cut = self.table.partition
         batch = {key: candidate.evidence[key].batch_id for key in keys}
         was = {key: self.live_evidence(key) for key in keys}
@@ -545,7 +551,26 @@ class _Refined:
                 column: reference_values(snapshot, reference.table, reference.column)
                 for column, (reference, snapshot) in self.attempt.references.items()
             }
-        return judge(rows, self.table, keys, self.values)
+        split = judge(rows, self.table, keys, self.values)
+        self._check_conserved(split, keys)
+        return split
+
+    def _check_conserved(self, split: Split, keys: Sequence[str]) -> None:
+        """Refuse rows that belong to none of the partitions: no verdict counts them, so they would be lost."""
+        column = self.table.partition.column
+        for rows, counted in (
+            (split.accepted, sum(verdict.accepted for verdict in split.verdicts.values())),
+            (split.quarantined, sum(verdict.quarantined for verdict in split.verdicts.values())),
+        ):
+            if not column or not rows.width or rows.height == counted:
+                continue
+            asked = [self.table.partition.value(key) for key in keys]
+            found = [value for value in rows.get_column(column).unique() if value not in asked]
+            stray = ValueError(
+                f"{rows.height - counted} rows have {column} {', '.join(map(repr, found[:3]))}, which is not a "
+                f"partition that was asked for; keep the {column} that the input gives its rows"
+            )
+            raise TransformFailed(self.table.path, keys[0], stray)
 
     def _nothing(self) -> Split:
         return empty_split(self.table)

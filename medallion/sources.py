@@ -17,9 +17,9 @@ from pathlib import Path
 
 import polars as pl
 
-from medallion.errors import ConfigurationError, SourceMissing, SourceUnreadable
+from medallion.errors import ConfigurationError, SourceError, SourceMissing, SourceUnreadable
 from medallion.evidence import SourceFile
-from medallion.staging import in_parallel, sync, write_durably
+from medallion.staging import in_parallel, stored_type, sync, write_durably
 from medallion.tables import Table
 
 __all__ = ["Landed", "LandingZone", "collect_sources", "parse"]
@@ -71,16 +71,17 @@ class Landed:
 
 def collect_sources(
     table: Table, keys: Sequence[str], landing: LandingZone, lake: Path, *, durable: bool
-) -> tuple[list[Landed], dict[str, SourceMissing]]:
+) -> tuple[list[Landed], dict[str, SourceError]]:
     """Copy the files of some partitions into the lake under their SHA-256.
 
     Returns:
-        what was found, and an error for each partition that has neither a file nor a reason for having none.
+        what was found, and an error for each partition that has neither a file nor a reason for having none, or whose
+        file cannot be opened.
     """
     folder = lake / table.path / _KEPT
     folder.mkdir(parents=True, exist_ok=True)
 
-    def collect(key: str) -> Landed | SourceMissing:
+    def collect(key: str) -> Landed | SourceError:
         path = landing.path(table, key)
         name = str(path.relative_to(landing.root))
         try:
@@ -89,6 +90,8 @@ def collect_sources(
             if key in table.closed:
                 return Landed(key, None, table.closed[key])
             return SourceMissing(table.path, key, name, str(landing.root))
+        except OSError as error:  # no permission, a folder, a broken disk: this partition's trouble alone
+            return SourceUnreadable(table.path, key, name, error.strerror or str(error), None)
         sha256 = hashlib.sha256(data).hexdigest()
         kept = folder / sha256
         if not kept.exists() or kept.stat().st_size != len(data):
@@ -99,7 +102,7 @@ def collect_sources(
     if durable:
         sync(folder)
     found = [each for each in results.values() if isinstance(each, Landed)]
-    return found, {key: each for key, each in results.items() if isinstance(each, SourceMissing)}
+    return found, {key: each for key, each in results.items() if isinstance(each, SourceError)}
 
 
 def parse(table: Table, landed: Sequence[Landed], lake: Path) -> pl.DataFrame:
@@ -139,6 +142,9 @@ def _header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
             schema = pl.read_parquet_schema(path)
         except (pl.exceptions.PolarsError, OSError) as error:
             raise _unreadable(table, each, str(error).splitlines()[0]) from error
+        for name, dtype in schema.items():
+            if stored_type(dtype) is None:
+                raise _unreadable(table, each, f"column {name!r} is {dtype}, which a Delta table has no type for")
         names = tuple(schema)
         kinds = tuple(f"{name}:{dtype}" for name, dtype in schema.items())
     else:
@@ -152,6 +158,9 @@ def _header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
     if not names:
         raise _unreadable(table, each, "the file is empty, and a delivery without rows still has a header")
     for name in names:
+        if not name.isprintable():
+            shown = repr(name) if len(name) <= 40 else f"{name[:40]!r}..."
+            raise _unreadable(table, each, f"the first line is no CSV header: it holds {shown}")
         if not name or name.startswith("_") or name == table.partition.column or names.count(name) > 1:
             raise _unreadable(table, each, f"column {name!r} is empty, reserved or named twice in {list(names)}")
     return kinds

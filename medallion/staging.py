@@ -23,7 +23,18 @@ import polars as pl
 from medallion.digests import digest_bytes
 from medallion.partitions import Partitioning, Whole
 
-__all__ = ["DataFile", "Staged", "in_parallel", "parse_name", "publish_files", "stage", "sync", "write_durably"]
+__all__ = [
+    "DataFile",
+    "Staged",
+    "as_stored",
+    "in_parallel",
+    "parse_name",
+    "publish_files",
+    "stage",
+    "stored_type",
+    "sync",
+    "write_durably",
+]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -77,6 +88,41 @@ def parse_name(path: str) -> tuple[str, str] | None:
     """Batch id and content digest from a data file's path; None if the engine did not name it."""
     match = _NAME.fullmatch(path)
     return (match[1], match[2]) if match else None
+
+
+_WIDER: dict[pl.DataType, pl.DataType] = {
+    pl.UInt8(): pl.Int16(),
+    pl.UInt16(): pl.Int32(),
+    pl.UInt32(): pl.Int64(),
+    pl.UInt64(): pl.Decimal(20, 0),
+}
+_NEVER = (pl.Time, pl.Duration, pl.Int128, pl.UInt128, pl.Float16, pl.Object)
+
+
+def stored_type(dtype: pl.DataType) -> pl.DataType | None:
+    """The type in which a Delta table keeps every value of ``dtype`` exactly; None if there is none.
+
+    Delta has no unsigned numbers, no categories, no milliseconds, and no time zone but UTC. deltalake would take some of
+    these and store them as something narrower (deltalake 1.6: UInt8 as byte).
+    """
+    if dtype in _NEVER:
+        return None
+    if isinstance(dtype, pl.List | pl.Array):
+        inner = stored_type(dtype.inner)  # type: ignore[arg-type]
+        return None if inner is None else pl.List(inner)
+    if isinstance(dtype, pl.Struct):
+        fields = {each.name: stored_type(each.dtype) for each in dtype.fields}  # type: ignore[arg-type]
+        return None if None in fields.values() else pl.Struct(fields)  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Categorical | pl.Enum):
+        return pl.String()
+    if isinstance(dtype, pl.Datetime):
+        return pl.Datetime("us" if dtype.time_unit == "ms" else dtype.time_unit, dtype.time_zone and "UTC")
+    return _WIDER.get(dtype, dtype)
+
+
+def as_stored(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows in the types in which they are stored."""
+    return rows.cast({name: wide for name, dtype in rows.schema.items() if (wide := stored_type(dtype)) != dtype})
 
 
 def stage(rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], *, empty: bool) -> list[Staged]:
