@@ -13,6 +13,8 @@
     ├── TransformFailed         the feed's own function raised
     ├── PartitionBlocked        the gate refused a partition (raised only where a caller asks for an exception)
     ├── Superseded              another attempt committed this partition first
+    ├── HeldCandidate           a blocked candidate cannot be approved or discarded
+    ├── StorageFailed           the store did not take or give something: a full disk, an I/O error, no end of conflicts
     └── TableUnreadable         the lake holds something this version cannot read
 
 An error carries its facts as attributes, so that a caller never parses a message.
@@ -23,6 +25,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigurationError",
     "DeclarationError",
+    "HeldCandidate",
     "InputNotCommitted",
     "MedallionError",
     "PartitionBlocked",
@@ -30,6 +33,7 @@ __all__ = [
     "SourceError",
     "SourceMissing",
     "SourceUnreadable",
+    "StorageFailed",
     "Superseded",
     "TableUnreadable",
     "TransformFailed",
@@ -148,7 +152,7 @@ class RevisionRefused(_AtPartition):
             table,
             partition,
             f"was published by revision {live} of its feed, and this is revision {mine}. {_STANDS}",
-            f"Deploy revision {live} or higher; to go back on purpose, declare revision={live + 1} with the old code.",
+            f"Deploy revision {live} or higher; to go back on purpose, say so with a reason: Run(downgrade='why').",
         )
 
 
@@ -176,6 +180,23 @@ class Superseded(_AtPartition):
             partition,
             f"was committed by another attempt meanwhile (this one started at epoch {seen}, the table is at {live}).",
             "This attempt committed nothing; there is nothing to do.",
+        )
+
+
+class HeldCandidate(_AtPartition):
+    """A partition's blocked candidate cannot be approved or discarded."""
+
+
+class StorageFailed(_AtPartition):
+    """The store did not take or give something. The one error that may be gone at the next try."""
+
+    def __init__(self, table: str, partition: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            table,
+            partition,
+            f"could not be written: {reason}. {_STANDS}",
+            f"Make room or mend the store, and replay {table} {partition}; what is left over is recognised.",
         )
 
 

@@ -15,7 +15,7 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,31 +23,68 @@ from typing import Any
 
 import polars as pl
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from medallion.errors import ConfigurationError, Superseded, TableUnreadable
+from medallion.errors import ConfigurationError, StorageFailed, Superseded, TableUnreadable
+from medallion.failpoints import reach
+from medallion.log import CHECKPOINT_INTERVAL, FORMAT, Commit, check_note, commit_of, find, note, read_fences, sync_log
 from medallion.partitions import Partitioning, Whole
 from medallion.staging import DataFile, Staged, parse_name, publish_files, sync
 
-__all__ = ["FORMAT", "Lake", "Replacement", "Snapshot"]
-
-FORMAT = 1
-"""Version of what this engine writes into file names, fences and evidence. A higher one is refused."""
+__all__ = ["FORMAT", "Commit", "Lake", "Replaced", "Replacement", "Snapshot"]
 
 _FENCE = "medallion:"
-_REBASES = 20
-_CONFIGURATION = {"delta.logRetentionDuration": "interval 30 days", "delta.checkpointInterval": "50"}
+_FEW_FENCES = 8
+"""For more, the log is read once for all of them."""
+_TRIES = 50
+"""Other partitions' commits that may get in the way of one commit; each waits a little longer than the one before."""
+_FAULTS = 3
+"""Tries if nothing got in the way: then it is the store that does not take the commit."""
+_CONFIGURATION = {
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+}
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """What a commit puts in place of partitions: the prepared files, each with the batch that made it."""
+    """What a commit puts in place of partitions: the prepared files, and the batch of each partition.
+
+    Attributes:
+        files: of the partitions; one without a file is emptied.
+        batches: the batch id of every partition that is replaced.
+        schema: of the files, the partition column included.
+    """
 
     files: Sequence[tuple[Staged, DataFile]]
-    keys: Sequence[str]
+    batches: Mapping[str, str]
     schema: pl.Schema
-    """Of the files, the partition column included."""
+
+    def without(self, keys: Collection[str]) -> Replacement:
+        """The same for the other partitions."""
+        if not keys:
+            return self
+        return Replacement(
+            [pair for pair in self.files if pair[1].partition not in keys],
+            {key: batch for key, batch in self.batches.items() if key not in keys},
+            self.schema,
+        )
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What became of a replacement.
+
+    Attributes:
+        version: that was committed; None if every partition was superseded.
+        superseded: the partitions that another attempt had committed meanwhile; nothing of them was published.
+        epochs: of the partitions that were committed, as they stand by this commit.
+    """
+
+    version: int | None
+    superseded: Mapping[str, Superseded]
+    epochs: Mapping[str, int]
 
 
 @dataclass
@@ -59,6 +96,8 @@ class Snapshot:
     partition: Partitioning
     handle: DeltaTable | None
     _files: dict[str, tuple[DataFile, ...]] | None = field(default=None, repr=False)
+    overtaken: bool = field(default=False, repr=False)
+    """Whether this attempt itself has committed on top of it: the next slice then starts from the newest version."""
 
     @property
     def folder(self) -> Path:
@@ -118,9 +157,32 @@ class Snapshot:
 
     def epoch(self, key: str) -> int:
         """How many times a partition has been committed, as this snapshot sees it."""
+        return self.epochs([key])[key]
+
+    def epochs(self, keys: Collection[str]) -> dict[str, int]:
+        """How many times each of some partitions has been committed, as this snapshot sees it."""
         if self.handle is None or self.handle.version() == 0:
-            return 0  # version 0 makes the table and commits no partition
-        return self.handle.transaction_version(_FENCE + key) or 0
+            return dict.fromkeys(keys, 0)  # version 0 makes the table and commits no partition
+        if len(keys) > _FEW_FENCES:
+            found = read_fences(self.folder / "_delta_log", self.handle.version(), _FENCE)
+            if found is not None:
+                return {key: found.get(key, 0) for key in keys}
+        return {key: self.handle.transaction_version(_FENCE + key) or 0 for key in keys}
+
+    def commits(self, since: int | None) -> list[Commit] | None:
+        """The engine's commits after a version, newest first; None if the log does not reach back so far.
+
+        Raises:
+            TableUnreadable: if a newer engine wrote one of them.
+        """
+        if self.handle is None:
+            return []
+        after = self.handle.version() - (0 if since is None else since)
+        if after <= 0:
+            return []
+        entries = self.handle.history(after)
+        found = [commit for entry in entries if (commit := commit_of(entry, self.path)) is not None]
+        return found if len(entries) == after else None
 
     def columns(self, key: str) -> tuple[str, ...]:
         """The columns that the files of a partition really have; in bronze, those that the source delivered."""
@@ -209,65 +271,85 @@ class Lake:
                 "copy, or move the folder away and replay the table from the layer below."
             ) from error
         _check_cut(handle, path, partition)
+        check_note(handle.metadata().description, f"{path} at {folder}")
         return Snapshot(self, path, partition, handle)
 
-    def replace(
-        self, snapshot: Snapshot, replacement: Replacement, *, metadata: Mapping[str, Any], fenced: Sequence[str]
-    ) -> int:
+    def replace(self, snapshot: Snapshot, replacement: Replacement, *, metadata: Mapping[str, Any]) -> Replaced:
         """Commit: put prepared files in the place of whole partitions, in one transaction.
 
         The files are written under their names and flushed first, then the log entry is written, then it is flushed. If
-        another commit gets in the way, the partitions are looked at again: if all of them still stand where the
-        snapshot saw them, the commit is tried on top; else this attempt has been superseded.
+        another commit gets in the way, the partitions are looked at again: those that still stand where the snapshot
+        saw them are tried on top, with the files as they are; the others have been superseded and stay as they are.
 
         Args:
-            snapshot: pinned when the attempt started; its handle is the fence.
-            replacement: the files; ``keys`` without a file are emptied.
-            metadata: provenance, kept in the commit.
-            fenced: the partitions whose epoch is raised, all of ``replacement.keys`` as a rule.
+            snapshot: pinned when the attempt started; the epochs that it sees are the fence.
+            replacement: the files; partitions without one are emptied.
+            metadata: provenance, kept in the commit; ``attempt`` names whose commit it is.
 
         Returns:
-            the version that was committed.
+            the version, and the partitions that were superseded.
 
         Raises:
-            Superseded: another attempt committed one of the partitions; nothing was published.
             TableUnreadable: the table's columns have other types than the files'.
+            StorageFailed: the store does not take the files or the commit; nothing was published.
         """
-        seen = {key: snapshot.epoch(key) for key in fenced}
+        seen = snapshot.epochs(replacement.batches)
+        tip = snapshot
         if snapshot.handle is None:
-            snapshot = self._create(snapshot, replacement.schema)
-            # Whoever made the table may have committed these partitions as well.
-            version = self._examine(snapshot, replacement, seen)
-            if version is not None:
-                return version
-        self._check_schema(snapshot, replacement)
+            tip = self._create(snapshot, replacement.schema)
+        elif snapshot.overtaken:
+            tip = self.pin(snapshot.path, snapshot.partition)
+        what = "quarantine" if snapshot.path.startswith("quarantine/") else "table"
+        self._check_schema(tip, replacement)
         publish_files(replacement.files, snapshot.folder, durable=self.durable)
-        version = None
-        for attempt in range(_REBASES):
+        reach(f"{what} files written")
+        replaced = self._commit(snapshot, tip, replacement, metadata, seen)
+        if replaced.version is not None:
+            snapshot.overtaken = True
+            reach(f"{what} committed")
+            if self.durable:
+                sync_log(snapshot.folder, snapshot.version, replaced.version)
+            reach(f"{what} log synced")
+        return replaced
+
+    def _commit(
+        self, pinned: Snapshot, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any],
+        seen: Mapping[str, int],
+    ) -> Replaced:  # fmt: skip
+        superseded: dict[str, Superseded] = {}
+        faults = 0
+        for attempt in range(_TRIES):
+            if tip is not pinned:
+                stands = tip.epochs(replacement.batches)
+                moved = {key: epoch for key, epoch in stands.items() if epoch != seen[key]}
+                superseded |= {key: Superseded(tip.path, key, seen[key], epoch) for key, epoch in moved.items()}
+                replacement = replacement.without(moved)
+                self._check_schema(tip, replacement)
+            raised = {key: seen[key] + 1 for key in replacement.batches}
+            if not raised:
+                return Replaced(None, superseded, {})
             try:
-                version = self._write(snapshot, replacement, metadata, seen)
-            except (CommitFailedError, OSError):
-                # On top of what the other commit left: its columns stay, and types are compared again.
-                snapshot = self.pin(snapshot.path, snapshot.partition)
-                version = self._examine(snapshot, replacement, seen)
-                if version is None and attempt == _REBASES - 1:
-                    raise
-                self._check_schema(snapshot, replacement)
-            if version is not None:
-                break
-            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
-        assert version is not None
-        if self.durable:
-            self._sync_log(snapshot.folder, version)
-        return version
+                return Replaced(self._write(tip, replacement, metadata, raised), superseded, raised)
+            except (DeltaError, OSError) as error:
+                time.sleep(random.uniform(0, 0.005 * 2 ** min(attempt, 6)))
+                before, tip = tip, self.pin(tip.path, tip.partition)
+                # The commit may have succeeded although its caller was told otherwise; only the log knows.
+                ours = find(tip.commits(before.version), metadata["attempt"], replacement.batches)
+                if ours is not None:
+                    return Replaced(ours, superseded, raised)
+                faults += tip.version == before.version
+                if faults == _FAULTS or attempt == _TRIES - 1:
+                    reason = f"the log took no commit in {attempt + 1} tries: {str(error).splitlines()[0]}"
+                    raise StorageFailed(tip.path, next(iter(raised)), reason) from error
+        raise AssertionError("unreachable")  # pragma: no cover - the last try returns or raises
 
     def _write(
-        self, snapshot: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], seen: Mapping[str, int]
+        self, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], epochs: Mapping[str, int]
     ) -> int:
-        handle = snapshot.handle
+        handle = tip.handle
         assert handle is not None
-        whole = isinstance(snapshot.partition, Whole)
-        column = snapshot.partition.column
+        whole = isinstance(tip.partition, Whole)
+        column = tip.partition.column
         now = time.time_ns() // 1_000_000  # when the files were added, as the log wants it; nothing is decided by it
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -280,33 +362,23 @@ class Lake:
             )
             for _, file in replacement.files
         ]
-        merged = pl.Schema({**snapshot.schema, **replacement.schema})
+        merged = pl.Schema({**tip.schema, **replacement.schema})
+        told = {"format": FORMAT, **metadata, "batches": dict(replacement.batches)}
         handle.create_write_transaction(
             actions,
             mode="overwrite",
             schema=pl.DataFrame(schema=merged).to_arrow().schema,
             partition_by=[] if whole else [column],
-            partition_filters=None if whole else [(column, "in", list(replacement.keys))],
+            partition_filters=None if whole else [(column, "in", list(replacement.batches))],
             commit_properties=CommitProperties(
-                custom_metadata={"medallion": json.dumps({"format": FORMAT, **metadata}, sort_keys=True)},
+                custom_metadata={"medallion": json.dumps(told, sort_keys=True)},
+                # No retries: deltalake's own would commit on top of versions whose fences nobody has looked at. So a
+                # handle commits the version after its own, or nothing; that alone is the fence.
                 max_commit_retries=0,
-                app_transactions=[Transaction(_FENCE + key, epoch + 1) for key, epoch in seen.items()],
+                app_transactions=[Transaction(_FENCE + key, epoch) for key, epoch in epochs.items()],
             ),
         )
-        # The handle does not move with its own commit; with no retries the commit is the next version.
-        return int(handle.version()) + 1
-
-    def _examine(self, now: Snapshot, replacement: Replacement, seen: Mapping[str, int]) -> int | None:
-        """After a failed commit: the version if it was ours after all, None to try again, or Superseded."""
-        ours = {file.path for _, file in replacement.files}
-        live = {file.path for key in replacement.keys for file in now.files.get(key, ())}
-        moved = {key: now.epoch(key) for key, epoch in seen.items() if now.epoch(key) != epoch}
-        if not moved:
-            return None
-        if live == ours and all(now.epoch(key) == epoch + 1 for key, epoch in seen.items()):
-            return now.version
-        key, epoch = next(iter(moved.items()))
-        raise Superseded(now.path, key, seen[key], epoch)
+        return int(handle.version()) + 1  # the handle does not move with its own commit
 
     def _create(self, snapshot: Snapshot, schema: pl.Schema) -> Snapshot:
         column = snapshot.partition.column
@@ -316,8 +388,12 @@ class Lake:
                 schema=pl.DataFrame(schema=schema).to_arrow().schema,
                 mode="error",
                 partition_by=[column] if column else [],
+                description=note(),
                 configuration=_CONFIGURATION,
             )
+            if self.durable:
+                for folder in (snapshot.folder, *snapshot.folder.parents[:2]):
+                    sync(folder)
         except (DeltaError, OSError):
             # Another process was first; what it made is used, if it can be read.
             if not DeltaTable.is_deltatable(str(snapshot.folder)):
@@ -334,13 +410,6 @@ class Lake:
                     "table. Nothing was published. If the type is meant to change, give the table another name, or "
                     "rebuild it from the layer below."
                 )
-
-    def _sync_log(self, folder: Path, version: int) -> None:
-        log = folder / "_delta_log"
-        entry = log / f"{version:020}.json"
-        if entry.exists():
-            sync(entry)
-        sync(log)
 
 
 def _check_cut(handle: DeltaTable, path: str, partition: Partitioning) -> None:
