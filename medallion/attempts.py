@@ -33,6 +33,7 @@ __all__ = [
     "AttemptRecord",
     "attempting",
     "records",
+    "settle_dead",
 ]
 
 _log = logging.getLogger(__name__)
@@ -192,6 +193,21 @@ def _settle(table: Path, dead: Sequence[AttemptRecord], recoveries: dict[str, st
             _write(table, replace(record, partitions=left))
         else:
             (table / _FOLDER / f"{record.attempt}.json").unlink(missing_ok=True)
+
+
+def settle_dead(lake: Lake, table: str, before: float) -> None:
+    """Work out what became of attempts that died before a moment and that nobody has followed, and keep that.
+
+    Args:
+        lake: the lake.
+        table: ``layer/name``.
+        before: seconds since 1970.
+    """
+    snapshot = lake.open(table)
+    for record in records(snapshot.folder):
+        if record.started_at < before and not record.is_alive:
+            found = _find_recoveries(snapshot, [record], record.partitions)
+            _settle(snapshot.folder, [record], found, attempt="medallion clean")
 
 
 def _write(table: Path, record: AttemptRecord) -> None:

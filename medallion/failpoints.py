@@ -47,7 +47,9 @@ POINTS = (
 """In the order of the path."""
 
 _ANY = "any"
-_SPEC = re.compile(r"(?P<name>[a-z ]+?)(?::(?P<nth>\d+))?=(?P<action>kill|raise|full|pause|trace)(?:\((?P<file>[^)]*)\))?")
+_SPEC = re.compile(
+    r"(?P<name>[a-z ]+?)(?::(?P<nth>\d+))?=(?P<action>kill|raise|full|pause|trace)(?:\((?P<file>[^)]*)\))?"
+)
 
 
 class Interrupted(BaseException):

@@ -169,20 +169,24 @@ class Snapshot:
                 return {key: found.get(key, 0) for key in keys}
         return {key: self.handle.transaction_version(_FENCE + key) or 0 for key in keys}
 
-    def commits(self, since: int | None) -> list[Commit] | None:
+    def commits(self, since: int | None, *, partial: bool = False) -> list[Commit] | None:
         """The engine's commits after a version, newest first; None if the log does not reach back so far.
+
+        Args:
+            since: the version; None for all.
+            partial: be content with those that the log still tells.
 
         Raises:
             TableUnreadable: if a newer engine wrote one of them.
         """
         if self.handle is None:
             return []
-        after = self.handle.version() - (0 if since is None else since)
+        after = self.handle.version() - (-1 if since is None else since)
         if after <= 0:
             return []
         entries = self.handle.history(after)
         found = [commit for entry in entries if (commit := commit_of(entry, self.path)) is not None]
-        return found if len(entries) == after else None
+        return found if partial or len(entries) == after else None
 
     def columns(self, key: str) -> tuple[str, ...]:
         """The columns that the files of a partition really have; in bronze, those that the source delivered."""
@@ -273,6 +277,20 @@ class Lake:
         _check_cut(handle, path, partition)
         check_note(handle.metadata().description, f"{path} at {folder}")
         return Snapshot(self, path, partition, handle)
+
+    def open(self, path: str, version: int | None = None) -> Snapshot:
+        """Open a table that is cut as the lake itself says, for those who do not know its declaration.
+
+        Raises:
+            TableUnreadable: if there is no such table, or it cannot be read at that version.
+        """
+        folder = self.root / path
+        try:
+            columns = DeltaTable(str(folder), version=version).metadata().partition_columns
+        except (DeltaError, OSError) as error:
+            at = "" if version is None else f" at version {version}"
+            raise TableUnreadable(f"{path} at {folder} cannot be opened{at}: {str(error).splitlines()[0]}") from error
+        return self.pin(path, Partitioning(columns[0]) if columns else Whole(), version)
 
     def replace(self, snapshot: Snapshot, replacement: Replacement, *, metadata: Mapping[str, Any]) -> Replaced:
         """Commit: put prepared files in the place of whole partitions, in one transaction.

@@ -105,9 +105,7 @@ def prepared(workers: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 
 def _start(workers: Nursery, scenario: Scenario, folder: Path, points: str) -> Any:
-    return workers.start(
-        scenario.operation, folder, points=points, keys=list(scenario.keys), **scenario.arguments
-    )
+    return workers.start(scenario.operation, folder, points=points, keys=list(scenario.keys), **scenario.arguments)
 
 
 def _epochs(lake: Path) -> dict[str, dict[str, int]]:
@@ -135,7 +133,7 @@ class _Reader(threading.Thread):
         try:
             while not self._ended.is_set():
                 self.look()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again where the reader is let go
             self.error = error
 
     def __enter__(self) -> "_Reader":
@@ -186,7 +184,8 @@ def _check_after(name: str, case: Prepared, folder: Path, reader: _Reader, where
     return found
 
 
-def _interrupt(name: str, case: Prepared, workers: Nursery, folder: Path, point: str, nth: int) -> None:
+def _interrupt(name: str, case: Prepared, workers: Nursery, folder: Path, at: tuple[str, int]) -> None:
+    point, nth = at
     shutil.copytree(case.base, folder)
     with _Reader(folder / "lake") as reader:
         status = _start(workers, case.scenario, folder, f"{point}:{nth}=kill").wait()
@@ -208,7 +207,7 @@ def test_an_operation_killed_at_any_boundary_leaves_old_or_new_and_replay_makes_
 ):
     case = prepared(name)
     for turn, (point, count) in enumerate(sorted(case.points.items())):
-        _interrupt(name, case, workers, tmp_path / f"{turn}", point, 1 + turn % count)
+        _interrupt(name, case, workers, tmp_path / f"{turn}", (point, 1 + turn % count))
 
 
 @pytest.mark.slow
@@ -217,7 +216,7 @@ def test_an_operation_killed_each_time_it_reaches_a_boundary_leaves_old_or_new(n
     case = prepared(name)
     for point, count in sorted(case.points.items()):
         for nth in range(1, count + 1):
-            _interrupt(name, case, workers, tmp_path / f"{point}-{nth}", point, nth)
+            _interrupt(name, case, workers, tmp_path / f"{point}-{nth}", (point, nth))
 
 
 def _overtake(case: Prepared, workers: Nursery, folder: Path, point: str, nth: int, *, resume: bool) -> None:

@@ -156,7 +156,7 @@ def _serve(jobs: TextIO, answers: TextIO) -> None:
                     try:
                         _work(asked["run"])
                         status = 0
-                    except BaseException:
+                    except BaseException:  # noqa: BLE001 - the worker ends here, whatever it was
                         traceback.print_exc()
                 os._exit(status)
         answers.write(json.dumps(answer) + "\n")
