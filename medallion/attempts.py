@@ -195,17 +195,17 @@ def _settle(table: Path, dead: Sequence[AttemptRecord], recoveries: dict[str, st
             (table / _FOLDER / f"{record.attempt}.json").unlink(missing_ok=True)
 
 
-def settle_dead(lake: Lake, table: str, before: float) -> None:
-    """Work out what became of attempts that died before a moment and that nobody has followed, and keep that.
+def settle_dead(lake: Lake, table: str, attempts: Collection[str]) -> None:
+    """Work out what became of dead attempts that nobody has followed, and keep that in place of their records.
 
     Args:
         lake: the lake.
         table: ``layer/name``.
-        before: seconds since 1970.
+        attempts: whose; one that turns out to live is left alone.
     """
     snapshot = lake.open(table)
     for record in records(snapshot.folder):
-        if record.started_at < before and not record.is_alive:
+        if record.attempt in attempts and not record.is_alive:
             found = _find_recoveries(snapshot, [record], record.partitions)
             _settle(snapshot.folder, [record], found, attempt="medallion clean")
 

@@ -28,7 +28,17 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from medallion.errors import ConfigurationError, StorageFailed, Superseded, TableUnreadable
 from medallion.failpoints import reach
-from medallion.log import CHECKPOINT_INTERVAL, FORMAT, Commit, check_note, commit_of, find, note, read_fences, sync_log
+from medallion.log import (
+    CHECKPOINT_INTERVAL,
+    FORMAT,
+    Commit,
+    check_note,
+    find,
+    note,
+    read_commits,
+    read_fences,
+    sync_log,
+)
 from medallion.partitions import Partitioning, Whole
 from medallion.staging import DataFile, Staged, parse_name, publish_files, sync
 
@@ -181,12 +191,8 @@ class Snapshot:
         """
         if self.handle is None:
             return []
-        after = self.handle.version() - (-1 if since is None else since)
-        if after <= 0:
-            return []
-        entries = self.handle.history(after)
-        found = [commit for entry in entries if (commit := commit_of(entry, self.path)) is not None]
-        return found if partial or len(entries) == after else None
+        log = self.folder / "_delta_log"
+        return read_commits(log, -1 if since is None else since, self.handle.version(), partial=partial)
 
     def columns(self, key: str) -> tuple[str, ...]:
         """The columns that the files of a partition really have; in bronze, those that the source delivered."""

@@ -22,9 +22,9 @@ __all__ = [
     "Commit",
     "check_format",
     "check_note",
-    "commit_of",
     "find",
     "note",
+    "read_commits",
     "read_fences",
     "sync_log",
 ]
@@ -35,6 +35,7 @@ FORMAT = 1
 CHECKPOINT_INTERVAL = 50
 """Commits between two checkpoints of a table."""
 
+_COMMIT_INFO = '{"commitInfo"'
 _TXN = '{"txn"'
 _NOTE = "medallion format "
 
@@ -73,13 +74,34 @@ class Commit:
     metadata: Mapping[str, Any]
 
 
-def commit_of(entry: Mapping[str, Any], path: str) -> Commit | None:
-    """The engine's commit that an entry of the history tells; None if it is none of the engine's."""
-    told = json.loads(entry.get("medallion") or "{}")
-    if not told:
-        return None
-    check_format(told.get("format", 0), f"version {entry['version']} of {path}")
-    return Commit(int(entry["version"]), told.get("attempt", ""), told.get("batches", {}), told)
+def read_commits(log: Path, since: int, version: int, *, partial: bool) -> list[Commit] | None:
+    """The engine's commits after one version and up to another, newest first.
+
+    Read entry by entry: deltalake's history numbers them wrongly if the table has moved on from its handle (1.6).
+
+    Returns:
+        None if an entry is gone, unless ``partial``.
+
+    Raises:
+        TableUnreadable: if a newer engine wrote one of them.
+    """
+    found: list[Commit] = []
+    for each in range(version, since, -1):
+        path = log / f"{each:020}.json"
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            if partial:
+                break
+            return None
+        info: dict[str, str] = next(
+            (json.loads(line)["commitInfo"] for line in lines if line.startswith(_COMMIT_INFO)), {}
+        )
+        told = json.loads(info.get("medallion") or "{}")
+        if told:
+            check_format(told.get("format", 0), f"the log entry {path}")
+            found.append(Commit(each, told.get("attempt", ""), told.get("batches", {}), told))
+    return found
 
 
 def find(commits: Sequence[Commit] | None, attempt: str, batches: Mapping[str, str]) -> int | None:

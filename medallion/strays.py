@@ -70,9 +70,10 @@ def find_strays(lake: Lake, *, older_than: float = SAFE_HOURS) -> list[Stray]:
 def remove_strays(lake: Lake, strays: list[Stray], *, older_than: float = SAFE_HOURS) -> list[Stray]:
     """Remove what was found, unless somebody has touched it since; what has been removed."""
     before = time.time() - older_than * 3600
-    for table in sorted({each.table for each in strays if each.kind == "attempt record"}):
-        settle_dead(lake, table, before)
-    return [each for each in strays if each.kind == "attempt record" or _remove(lake.root / each.path, before)]
+    dead = [each for each in strays if each.kind == "attempt record"]
+    for table in sorted({each.table for each in dead}):
+        settle_dead(lake, table, {Path(each.path).stem for each in dead})
+    return [each for each in strays if each in dead or _remove(lake.root / each.path, before)]
 
 
 def _remove(path: Path, before: float) -> bool:
