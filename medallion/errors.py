@@ -190,12 +190,16 @@ class HeldCandidate(_AtPartition):
 class StorageFailed(_AtPartition):
     """The store did not take or give something. The one error that may be gone at the next try."""
 
-    def __init__(self, table: str, partition: str, reason: str) -> None:
-        self.reason = reason
+    def __init__(self, table: str, partition: str, reason: str, *, published: bool = False) -> None:
+        self.reason, self.published = reason, published
+        if published:
+            what = f"was published, and could not be flushed to the disk: {reason}. It may not survive a power cut."
+        else:
+            what = f"could not be written: {reason}. {_STANDS}"
         super().__init__(
             table,
             partition,
-            f"could not be written: {reason}. {_STANDS}",
+            what,
             f"Make room or mend the store, and replay {table} {partition}; what is left over is recognised.",
         )
 

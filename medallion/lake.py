@@ -315,7 +315,7 @@ class Lake:
 
         Raises:
             TableUnreadable: the table's columns have other types than the files'.
-            StorageFailed: the store does not take the files or the commit; nothing was published.
+            StorageFailed: the store does not take the files or the commit; it says whether anything was published.
         """
         seen = snapshot.epochs(replacement.batches)
         tip = snapshot
@@ -332,7 +332,11 @@ class Lake:
             snapshot.overtaken = True
             reach(f"{what} committed")
             if self.durable:
-                sync_log(snapshot.folder, snapshot.version, replaced.version)
+                try:
+                    sync_log(snapshot.folder, snapshot.version, replaced.version)
+                except OSError as error:
+                    key, reason = next(iter(replaced.epochs)), error.strerror or str(error)
+                    raise StorageFailed(snapshot.path, key, reason, published=True) from error
             reach(f"{what} log synced")
         return replaced
 

@@ -1,25 +1,26 @@
-"""What the tests of the commit protocol count, and the table that they print at the end."""
+"""What the tests of the commit protocol share, and the table of interruptions that they print at the end."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
-
-@dataclass
-class Matrix:
-    """Interruptions by operation and place, what replay found after them, and what became of overtaken attempts."""
-
-    interruptions: Counter[tuple[str, str]] = field(default_factory=Counter)
-    recoveries: Counter[str] = field(default_factory=Counter)
-    outcomes: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def total(self) -> int:
-        return self.interruptions.total()
+from tests.protocol.counts import MATRIX
+from tests.protocol.scenarios import Prepared, prepare
+from tests.protocol.workers import Nursery, nursery
 
 
-MATRIX = Matrix()
+@pytest.fixture(scope="session")
+def workers() -> Iterator[Nursery]:
+    """A nursery of real processes."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def prepared(workers: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Prepared]:
+    """Gives a scenario's lake by name; each is built once."""
+    return cache(lambda name: prepare(name, workers, tmp_path_factory.mktemp("base")))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,23 +1,13 @@
 """Many processes on one table."""
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from medallion.lake import Lake
 from medallion.refine import refine
 from tests.protocol.shop import DAY, DAYS, Shop, expected, held_by, land, make_run
-from tests.protocol.workers import Nursery, nursery
 
 FIRST, SECOND, *_ = DAYS
 PROCESSES = 8
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Nursery]:
-    with nursery() as opened:
-        yield opened
 
 
 def test_eight_processes_that_create_a_table_at_once_all_commit_their_partitions(workers, tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,10 @@ from medallion.lake import Lake
 from medallion.outcomes import Committed, Failed, Unchanged
 from medallion.refine import refine
 from tests.protocol.shop import DAY, DAYS, Shop, build, contents, expected, held_by, land, make_run
-from tests.protocol.workers import Nursery, nursery, until
+from tests.protocol.workers import Nursery, until
 
 FIRST, SECOND, THIRD, *_ = DAYS
 LOADED = {FIRST: [1, 2, -3], SECOND: [4, -5], THIRD: [6]}
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Nursery]:
-    with nursery() as opened:
-        yield opened
 
 
 @pytest.fixture

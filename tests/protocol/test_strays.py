@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,9 @@ from medallion.held import approve
 from medallion.lake import Lake
 from medallion.strays import find_strays, remove_strays
 from tests.protocol.shop import DAY, DAYS, Shop, build, contents, land, make_run
-from tests.protocol.workers import Nursery, nursery, until
+from tests.protocol.workers import until
 
 FIRST, SECOND, THIRD, *_ = DAYS
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Nursery]:
-    with nursery() as opened:
-        yield opened
 
 
 @pytest.fixture
