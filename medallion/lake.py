@@ -14,8 +14,7 @@ import json
 import os
 import random
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -105,7 +104,6 @@ class Snapshot:
     path: str
     partition: Partitioning
     handle: DeltaTable | None
-    _files: dict[str, tuple[DataFile, ...]] | None = field(default=None, repr=False)
     overtaken: bool = field(default=False, repr=False)
     """Whether this attempt itself has committed on top of it: the next slice then starts from the newest version."""
 
@@ -126,30 +124,10 @@ class Snapshot:
             return pl.Schema()
         return pl.Schema(self.handle.schema().to_arrow())
 
-    @property
+    @cached_property
     def files(self) -> Mapping[str, tuple[DataFile, ...]]:
         """The live files by partition key."""
-        if self._files is None:
-            self._files = self._read_files()
-        return self._files
-
-    def _read_files(self) -> dict[str, tuple[DataFile, ...]]:
-        if self.handle is None:
-            return {}
-        actions = pl.DataFrame(self.handle.get_add_actions(flatten=True))
-        column = None if isinstance(self.partition, Whole) else f"partition.{self.partition.column}"
-        found: dict[str, list[DataFile]] = defaultdict(list)
-        for row in actions.iter_rows(named=True):
-            named = parse_name(row["path"])
-            if named is None:
-                raise TableUnreadable(
-                    f"{self.path} at {self.folder} holds {row['path']}, which this engine did not write. It replaces "
-                    "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
-                    "point the feed at another table name."
-                )
-            key = Whole.KEY if column is None else str(row[column])
-            found[key].append(DataFile(key, row["path"], *named, row["num_records"], row["size_bytes"]))
-        return {key: tuple(files) for key, files in found.items()}
+        return {} if self.handle is None else _Files(self)
 
     def batch_id(self, key: str) -> str | None:
         """The batch that the live files of a partition carry; None if there are none."""
@@ -225,6 +203,39 @@ class Snapshot:
             extra_columns="ignore",
             glob=False,
         )
+
+
+class _Files(Mapping[str, tuple[DataFile, ...]]):
+    """The live files of a snapshot, looked at when asked for: a commit to one partition of thousands needs one."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        assert snapshot.handle is not None
+        self._path, self._folder = snapshot.path, snapshot.folder
+        self._actions = pl.DataFrame(snapshot.handle.get_add_actions(flatten=True))
+        self._rows: dict[str, list[int]] = {}
+        column = snapshot.partition.column
+        keys = self._actions.get_column(f"partition.{column}").cast(pl.String) if column else None
+        for row, key in enumerate(keys if keys is not None else [Whole.KEY] * self._actions.height):
+            self._rows.setdefault(key, []).append(row)
+
+    def __getitem__(self, key: str) -> tuple[DataFile, ...]:
+        return tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+
+    def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
+        named = parse_name(action["path"])
+        if named is None:
+            raise TableUnreadable(
+                f"{self._path} at {self._folder} holds {action['path']}, which this engine did not write. It replaces "
+                "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
+                "point the feed at another table name."
+            )
+        return DataFile(key, action["path"], *named, action["num_records"], action["size_bytes"])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 class Lake:

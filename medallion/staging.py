@@ -223,5 +223,9 @@ def in_parallel(function: Callable[[Item], Result], items: Collection[Item]) -> 
     """Apply a function that waits for the disk to many items; an error is raised when all have ended."""
     if len(items) < _FEW:
         return [function(item) for item in items]
+    each = -(-len(items) // _THREADS)
+    shares = [list(items)[start : start + each] for start in range(0, len(items), each)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(function, items))
+        return [
+            result for share in pool.map(lambda share: [function(item) for item in share], shares) for result in share
+        ]

@@ -128,7 +128,7 @@ class Protocol(RuleBasedStateMachine):
         for day in zombie.days:
             if now[day] > zombie.epochs[day]:
                 assert after.get(day) == before.get(day), (
-                    f"{zombie.table} {day} was overtaken, and written all the same"
+                    f"{zombie.table} {day} was overtaken"
                 )
 
     @rule(days=st.sets(st.sampled_from(SOME), min_size=1), others=st.sets(st.sampled_from(SOME), min_size=1))
