@@ -2,8 +2,8 @@
 
 A commit replaces whole partitions and carries, in one transaction, the files, a fence for every partition (a Delta
 ``txn`` action whose application id is the partition and whose version is its epoch) and the provenance. The fence works
-because of how Delta resolves conflicts: a commit fails if another one touched the same application id after the
-snapshot that the handle holds. So epoch and commit must use one handle, which :class:`Snapshot` keeps.
+because a commit takes the version after the one whose epochs were looked at, or fails: an attempt commits a partition
+only on top of a version in which it still stands where the attempt's own snapshot saw it.
 
 Protocol: Delta Lake's transaction log, ``txn`` actions as in PROTOCOL.md, "Transaction Identifiers".
 """
@@ -13,16 +13,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from medallion.errors import ConfigurationError, StorageFailed, Superseded, TableUnreadable
@@ -34,208 +33,29 @@ from medallion.log import (
     check_note,
     find,
     note,
-    read_commits,
     read_fences,
     sync_log,
 )
 from medallion.partitions import Partitioning, Whole
-from medallion.staging import DataFile, Staged, parse_name, publish_files, sync
+from medallion.snapshot import Replaced, Replacement, Snapshot
+from medallion.staging import publish_files, sync
 
 __all__ = ["FORMAT", "Commit", "Lake", "Replaced", "Replacement", "Snapshot"]
 
 _FENCE = "medallion:"
 _FEW_FENCES = 8
 """For more, the log is read once for all of them."""
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _TRIES = 50
 """Other partitions' commits that may get in the way of one commit; each waits a little longer than the one before."""
+_FRESH = 3600.0
+"""Seconds after which prepared files are written again before they are committed."""
 _FAULTS = 3
 """Tries if nothing got in the way: then it is the store that does not take the commit."""
 _CONFIGURATION = {
     "delta.logRetentionDuration": "interval 30 days",
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
 }
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """What a commit puts in place of partitions: the prepared files, and the batch of each partition.
-
-    Attributes:
-        files: of the partitions; one without a file is emptied.
-        batches: the batch id of every partition that is replaced.
-        schema: of the files, the partition column included.
-    """
-
-    files: Sequence[tuple[Staged, DataFile]]
-    batches: Mapping[str, str]
-    schema: pl.Schema
-
-    def without(self, keys: Collection[str]) -> Replacement:
-        """The same for the other partitions."""
-        if not keys:
-            return self
-        return Replacement(
-            [pair for pair in self.files if pair[1].partition not in keys],
-            {key: batch for key, batch in self.batches.items() if key not in keys},
-            self.schema,
-        )
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """What became of a replacement.
-
-    Attributes:
-        version: that was committed; None if every partition was superseded.
-        superseded: the partitions that another attempt had committed meanwhile; nothing of them was published.
-        epochs: of the partitions that were committed, as they stand by this commit.
-    """
-
-    version: int | None
-    superseded: Mapping[str, Superseded]
-    epochs: Mapping[str, int]
-
-
-@dataclass
-class Snapshot:
-    """A table at one version, or a table that is not there yet. Pinned once, used for reading, fencing and commit."""
-
-    lake: Lake
-    path: str
-    partition: Partitioning
-    handle: DeltaTable | None
-    overtaken: bool = field(default=False, repr=False)
-    """Whether this attempt itself has committed on top of it: the next slice then starts from the newest version."""
-
-    @property
-    def folder(self) -> Path:
-        """Where the table lies."""
-        return self.lake.root / self.path
-
-    @property
-    def version(self) -> int | None:
-        """The Delta version; None if there is no table yet."""
-        return None if self.handle is None else self.handle.version()
-
-    @cached_property
-    def schema(self) -> pl.Schema:
-        """Columns and types, partition column included; empty if there is no table yet."""
-        if self.handle is None:
-            return pl.Schema()
-        return pl.Schema(self.handle.schema().to_arrow())
-
-    @cached_property
-    def files(self) -> Mapping[str, tuple[DataFile, ...]]:
-        """The live files by partition key."""
-        return {} if self.handle is None else _Files(self)
-
-    def batch_id(self, key: str) -> str | None:
-        """The batch that the live files of a partition carry; None if there are none."""
-        files = self.files.get(key)
-        return files[0].batch_id if files else None
-
-    def content(self, key: str) -> str | None:
-        """The content digest of a partition; None if it is not committed."""
-        files = self.files.get(key)
-        return "+".join(sorted(file.digest for file in files)) if files else None
-
-    def rows(self, key: str) -> int:
-        """Rows of a partition, from the log."""
-        return sum(file.rows for file in self.files.get(key, ()))
-
-    def epoch(self, key: str) -> int:
-        """How many times a partition has been committed, as this snapshot sees it."""
-        return self.epochs([key])[key]
-
-    def epochs(self, keys: Collection[str]) -> dict[str, int]:
-        """How many times each of some partitions has been committed, as this snapshot sees it."""
-        if self.handle is None or self.handle.version() == 0:
-            return dict.fromkeys(keys, 0)  # version 0 makes the table and commits no partition
-        if len(keys) > _FEW_FENCES:
-            found = read_fences(self.folder / "_delta_log", self.handle.version(), _FENCE)
-            if found is not None:
-                return {key: found.get(key, 0) for key in keys}
-        return {key: self.handle.transaction_version(_FENCE + key) or 0 for key in keys}
-
-    def commits(self, since: int | None, *, partial: bool = False) -> list[Commit] | None:
-        """The engine's commits after a version, newest first; None if the log does not reach back so far.
-
-        Args:
-            since: the version; None for all.
-            partial: be content with those that the log still tells.
-
-        Raises:
-            TableUnreadable: if a newer engine wrote one of them.
-        """
-        if self.handle is None:
-            return []
-        log = self.folder / "_delta_log"
-        return read_commits(log, -1 if since is None else since, self.handle.version(), partial=partial)
-
-    def columns(self, key: str) -> tuple[str, ...]:
-        """The columns that the files of a partition really have; in bronze, those that the source delivered."""
-        return tuple(dict.fromkeys(name for file in self.files.get(key, ()) for name in self._footer(file)))
-
-    def _footer(self, file: DataFile) -> list[str]:
-        return list(pl.read_parquet_schema(self.folder / file.path))
-
-    def scan(self, keys: Iterable[str], columns: Iterable[str] | None = None) -> pl.LazyFrame:
-        """The rows of some partitions at this version, with the partition column; empty if none is committed.
-
-        Args:
-            keys: the partitions.
-            columns: read only these besides the partition column; all of the table if not given.
-        """
-        paths = [str(self.folder / file.path) for key in keys for file in self.files.get(key, ())]
-        column = self.partition.column
-        wanted = set(self.schema if columns is None else columns)
-        physical = {name: dtype for name, dtype in self.schema.items() if name != column and name in wanted}
-        if not paths:
-            return pl.LazyFrame(schema={**physical, **({column: self.partition.dtype} if column else {})})
-        if isinstance(self.partition, Whole):
-            return pl.scan_parquet(paths, schema=physical, missing_columns="insert", extra_columns="ignore", glob=False)
-        return pl.scan_parquet(
-            paths,
-            schema=physical,
-            hive_partitioning=True,
-            hive_schema={column: self.partition.dtype},
-            missing_columns="insert",
-            extra_columns="ignore",
-            glob=False,
-        )
-
-
-class _Files(Mapping[str, tuple[DataFile, ...]]):
-    """The live files of a snapshot, looked at when asked for: a commit to one partition of thousands needs one."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        assert snapshot.handle is not None
-        self._path, self._folder = snapshot.path, snapshot.folder
-        self._actions = pl.DataFrame(snapshot.handle.get_add_actions(flatten=True))
-        self._rows: dict[str, list[int]] = {}
-        column = snapshot.partition.column
-        keys = self._actions.get_column(f"partition.{column}").cast(pl.String) if column else None
-        for row, key in enumerate(keys if keys is not None else [Whole.KEY] * self._actions.height):
-            self._rows.setdefault(key, []).append(row)
-
-    def __getitem__(self, key: str) -> tuple[DataFile, ...]:
-        return tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
-
-    def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
-        named = parse_name(action["path"])
-        if named is None:
-            raise TableUnreadable(
-                f"{self._path} at {self._folder} holds {action['path']}, which this engine did not write. It replaces "
-                "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
-                "point the feed at another table name."
-            )
-        return DataFile(key, action["path"], *named, action["num_records"], action["size_bytes"])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
 
 class Lake:
@@ -254,6 +74,9 @@ class Lake:
         """
         self.root = Path(root).absolute()
         self.durable = durable
+        self._opened: dict[str, tuple[DeltaTable, tuple[int, int] | None]] = {}
+        self._lock = threading.RLock()
+        """Held while a kept handle is moved, read or committed with; it is one for all threads of the process."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -282,7 +105,9 @@ class Lake:
                     "MEDALLION_LAKE to another folder."
                 )
         try:
-            handle = DeltaTable(str(folder), version=version)
+            with self._lock:
+                handle = self._newest(path) if version is None else DeltaTable(str(folder), version=version)
+                return self._snapshot(handle, path, partition)
         except TableNotFoundError:
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
@@ -291,9 +116,50 @@ class Lake:
                 f"{path} at {folder} cannot be opened: {reason}. Nothing was written. Restore its _delta_log from a "
                 "copy, or move the folder away and replay the table from the layer below."
             ) from error
+
+    def _snapshot(self, handle: DeltaTable, path: str, partition: Partitioning) -> Snapshot:
         _check_cut(handle, path, partition)
-        check_note(handle.metadata().description, f"{path} at {folder}")
-        return Snapshot(self, path, partition, handle)
+        check_note(handle.metadata().description, f"{path} at {self.root / path}")
+        actions = pl.DataFrame(handle.get_add_actions(flatten=True))
+        wanted = ["path", "size_bytes", "num_records", *([f"partition.{partition.column}"] if partition.column else [])]
+        schema = pl.Schema(handle.schema().to_arrow())
+        live = actions.select(wanted) if actions.height else pl.DataFrame()
+        return Snapshot(self, path, partition, handle.version(), schema, live)
+
+    def _newest(self, path: str) -> DeltaTable:
+        """The table's handle, moved to the newest version. One is kept for each table: opening reads the whole log.
+
+        Raises:
+            TableNotFoundError: if there is no table.
+        """
+        log = self.root / path / "_delta_log"
+        known = self._opened.get(path)
+        if known is not None and known[1] == _mark(log, known[0].version()):
+            handle = known[0]
+            try:
+                handle.update_incremental()
+            except DeltaError:  # the entries in between have expired
+                handle = DeltaTable(str(self.root / path))
+        else:  # never opened, or made anew under the same name
+            handle = DeltaTable(str(self.root / path))
+        self._opened[path] = (handle, _mark(log, handle.version()))
+        return handle
+
+    def epochs(self, snapshot: Snapshot, keys: Collection[str]) -> dict[str, int]:
+        """How many times each of some partitions has been committed, as a snapshot sees it."""
+        if not snapshot.version:
+            return dict.fromkeys(keys, 0)  # version 0 makes the table and commits no partition
+        if len(keys) > _FEW_FENCES:
+            found = read_fences(snapshot.folder / "_delta_log", snapshot.version, _FENCE)
+            if found is not None:
+                return {key: found.get(key, 0) for key in keys}
+        with self._lock:
+            known = self._opened.get(snapshot.path)
+            if known is not None and known[0].version() == snapshot.version:
+                handle = known[0]
+            else:
+                handle = DeltaTable(str(snapshot.folder), version=snapshot.version)
+            return {key: handle.transaction_version(_FENCE + key) or 0 for key in keys}
 
     def open(self, path: str, version: int | None = None) -> Snapshot:
         """Open a table that is cut as the lake itself says, for those who do not know its declaration.
@@ -330,7 +196,7 @@ class Lake:
         """
         seen = snapshot.epochs(replacement.batches)
         tip = snapshot
-        if snapshot.handle is None:
+        if snapshot.version is None:
             tip = self._create(snapshot, replacement.schema)
         elif snapshot.overtaken:
             tip = self.pin(snapshot.path, snapshot.partition)
@@ -356,7 +222,7 @@ class Lake:
         seen: Mapping[str, int],
     ) -> Replaced:  # fmt: skip
         superseded: dict[str, Superseded] = {}
-        faults = 0
+        faults, written = 0, time.time()
         for attempt in range(_TRIES):
             if tip is not pinned:
                 stands = tip.epochs(replacement.batches)
@@ -367,6 +233,9 @@ class Lake:
             raised = {key: seen[key] + 1 for key in replacement.batches}
             if not raised:
                 return Replaced(None, superseded, {})
+            if time.time() - written > _FRESH:
+                # Whoever cleans the lake from another host may have taken the files of an attempt that slept so long.
+                publish_files(replacement.files, tip.folder, durable=self.durable)
             try:
                 return Replaced(self._write(tip, replacement, metadata, raised), superseded, raised)
             except (DeltaError, OSError) as error:
@@ -385,8 +254,6 @@ class Lake:
     def _write(
         self, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], epochs: Mapping[str, int]
     ) -> int:
-        handle = tip.handle
-        assert handle is not None
         whole = isinstance(tip.partition, Whole)
         column = tip.partition.column
         now = time.time_ns() // 1_000_000  # when the files were added, as the log wants it; nothing is decided by it
@@ -403,21 +270,29 @@ class Lake:
         ]
         merged = pl.Schema({**tip.schema, **replacement.schema})
         told = {"format": FORMAT, **metadata, "batches": dict(replacement.batches)}
-        handle.create_write_transaction(
-            actions,
-            mode="overwrite",
-            schema=pl.DataFrame(schema=merged).to_arrow().schema,
-            partition_by=[] if whole else [column],
-            partition_filters=None if whole else [(column, "in", list(replacement.batches))],
-            commit_properties=CommitProperties(
-                custom_metadata={"medallion": json.dumps(told, sort_keys=True)},
-                # No retries: deltalake's own would commit on top of versions whose fences nobody has looked at. So a
-                # handle commits the version after its own, or nothing; that alone is the fence.
-                max_commit_retries=0,
-                app_transactions=[Transaction(_FENCE + key, epoch) for key, epoch in epochs.items()],
-            ),
-        )
-        return int(handle.version()) + 1  # the handle does not move with its own commit
+        version = int(tip.version or 0) + 1
+        # deltalake would read the table again after each commit, to see whether a checkpoint is due: here it is told.
+        hooks = None if (version + 1) % CHECKPOINT_INTERVAL == 0 else PostCommitHookProperties(False, False)
+        with self._lock:
+            handle = self._newest(tip.path)
+            if handle.version() != tip.version:
+                raise CommitFailedError(f"the table is at version {handle.version()}, no longer at {tip.version}")
+            handle.create_write_transaction(
+                actions,
+                mode="overwrite",
+                schema=pl.DataFrame(schema=merged).to_arrow().schema,
+                partition_by=[] if whole else [column],
+                partition_filters=None if whole else [(column, "in", list(replacement.batches))],
+                commit_properties=CommitProperties(
+                    custom_metadata={"medallion": json.dumps(told, sort_keys=True)},
+                    # No retries: deltalake's own would commit on top of versions whose fences nobody has looked at. So
+                    # a handle commits the version after its own, or nothing; that alone is the fence.
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(_FENCE + key, epoch) for key, epoch in epochs.items()],
+                ),
+                post_commithook_properties=hooks,
+            )
+        return version
 
     def _create(self, snapshot: Snapshot, schema: pl.Schema) -> Snapshot:
         column = snapshot.partition.column
@@ -449,6 +324,15 @@ class Lake:
                     "table. Nothing was published. If the type is meant to change, give the table another name, or "
                     "rebuild it from the layer below."
                 )
+
+
+def _mark(log: Path, version: int) -> tuple[int, int] | None:
+    """Tells a log entry from one of the same number in a table that was made anew."""
+    try:
+        stat = (log / f"{version:020}.json").stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _check_cut(handle: DeltaTable, path: str, partition: Partitioning) -> None:
