@@ -14,6 +14,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 
 from assets.specs import asset_key, quarantine_key
 from checks.translate import GATE, gate_evaluation, rule_evaluations
+from medallion.failpoints import reach
 from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
@@ -41,6 +42,7 @@ def events(context: dg.AssetExecutionContext, table: Table, report: Report, lake
     if complete and not unpartitioned:
         yield dg.MaterializeResult(asset_key(table))
     yield from _evaluations(context, table, report)
+    reach("dagster told")
 
 
 def _metadata(table: Table, outcome: Committed | Unchanged) -> dict[str, Any]:

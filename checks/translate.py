@@ -57,7 +57,11 @@ def gate_evaluation(table: Table, key: str, outcome: Outcome) -> dict[str, objec
             "passed": False,
             "severity": dg.AssetCheckSeverity.ERROR,
             "description": str(outcome.error),
-            "metadata": {"outcome": "Failed", "error": type(outcome.error).__name__, "next": outcome.error.args[0]},
+            "metadata": {
+                "outcome": type(outcome).__name__,
+                "error": type(outcome.error).__name__,
+                "next": outcome.error.args[0],
+            },
         }
     verdict = outcome.verdict
     warned = verdict.severity is not None and verdict.severity >= Severity.WARNING

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +47,7 @@ def _lake(root: str) -> Lake:
         raise click.ClickException(
             f"there is no lake at {Path(root).absolute()}. Build one with `make run UI=0`, or set MEDALLION_LAKE."
         )
-    return Lake(root, durable=os.environ.get("MEDALLION_DURABLE", "1").lower() not in {"0", "no", "false"})
+    return Lake(root)
 
 
 @cli.command()

@@ -61,19 +61,21 @@ _CONFIGURATION = {
 class Lake:
     """A folder of Delta tables, ``<root>/<layer>/<table>``."""
 
-    def __init__(self, root: str | os.PathLike[str], *, durable: bool = True) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, durable: bool | None = None) -> None:
         """Open a lake; its folder is made if it is not there.
 
         Args:
             root: the folder.
             durable: flush files and log entries to the disk before a commit counts as done. Without it a commit
-                survives a killed process, and may not survive a power cut.
+                survives a killed process, and may not survive a power cut. If not given, ``MEDALLION_DURABLE`` in the
+                environment says so (``0`` is off), and otherwise it is done.
 
         Raises:
             ConfigurationError: if the folder cannot be made or written.
         """
         self.root = Path(root).absolute()
-        self.durable = durable
+        asked = os.environ.get("MEDALLION_DURABLE", "1").lower()
+        self.durable = asked not in {"0", "no", "off", "false"} if durable is None else durable
         self._opened: dict[str, tuple[DeltaTable, tuple[int, int] | None]] = {}
         self._lock = threading.RLock()
         """Held while a kept handle is moved, read or committed with; it is one for all threads of the process."""
@@ -254,35 +256,39 @@ class Lake:
     def _write(
         self, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], epochs: Mapping[str, int]
     ) -> int:
-        whole = isinstance(tip.partition, Whole)
         column = tip.partition.column
+        # A file that stands already stays: one version that both adds and removes a path means nothing in the protocol.
+        stands = {file.path for key in replacement.batches for file in tip.files.get(key, ())}
+        kept = {file.partition for _, file in replacement.files if file.path in stands}
+        changing = [key for key in replacement.batches if key not in kept]
         now = time.time_ns() // 1_000_000  # when the files were added, as the log wants it; nothing is decided by it
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=file.path,
                 size=file.size,
-                partition_values={} if whole else {column: file.partition},
+                partition_values={column: file.partition} if column else {},
                 modification_time=now,
                 data_change=True,
                 stats=json.dumps({"numRecords": file.rows}),
             )
             for _, file in replacement.files
+            if file.partition not in kept
         ]
         merged = pl.Schema({**tip.schema, **replacement.schema})
         told = {"format": FORMAT, **metadata, "batches": dict(replacement.batches)}
         version = int(tip.version or 0) + 1
         # deltalake would read the table again after each commit, to see whether a checkpoint is due: here it is told.
-        hooks = None if (version + 1) % CHECKPOINT_INTERVAL == 0 else PostCommitHookProperties(False, False)
+        hooks = None if (version + 1) % CHECKPOINT_INTERVAL == 0 else _NO_HOOKS
         with self._lock:
             handle = self._newest(tip.path)
             if handle.version() != tip.version:
                 raise CommitFailedError(f"the table is at version {handle.version()}, no longer at {tip.version}")
             handle.create_write_transaction(
                 actions,
-                mode="overwrite",
+                mode="overwrite" if changing else "append",
                 schema=pl.DataFrame(schema=merged).to_arrow().schema,
-                partition_by=[] if whole else [column],
-                partition_filters=None if whole else [(column, "in", list(replacement.batches))],
+                partition_by=[column] if column else [],
+                partition_filters=[(column, "in", changing)] if column and changing else None,
                 commit_properties=CommitProperties(
                     custom_metadata={"medallion": json.dumps(told, sort_keys=True)},
                     # No retries: deltalake's own would commit on top of versions whose fences nobody has looked at. So

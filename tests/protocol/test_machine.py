@@ -22,6 +22,7 @@ from medallion.held import approve, discard
 from medallion.lake import Lake
 from medallion.refine import Run, refine
 from medallion.strays import find_strays, remove_strays
+from tests.protocol.scenarios import check_log
 from tests.protocol.shop import DAY, DAYS, TABLES, Shop, build, expected, held_by, land, make_run
 from tests.protocol.workers import until
 
@@ -127,9 +128,7 @@ class Protocol(RuleBasedStateMachine):
         after = held_by(self.lake)[zombie.table]
         for day in zombie.days:
             if now[day] > zombie.epochs[day]:
-                assert after.get(day) == before.get(day), (
-                    f"{zombie.table} {day} was overtaken"
-                )
+                assert after.get(day) == before.get(day), f"{zombie.table} {day} was overtaken"
 
     @rule(days=st.sets(st.sampled_from(SOME), min_size=1), others=st.sets(st.sampled_from(SOME), min_size=1))
     def two_writers_at_once(self, days, others):
@@ -194,6 +193,10 @@ class Protocol(RuleBasedStateMachine):
             assert evidence is not None
             wanted = evidence.batch_id if evidence.verdict.quarantined else None
             assert quarantine.batch_id(day) == wanted, f"the quarantine of {day} tells of another batch"
+
+    @invariant()
+    def no_version_adds_and_removes_the_same_file(self):
+        check_log(self.lake)
 
     # How it is done.
 
