@@ -9,11 +9,10 @@ from dagster._core.definitions.partitions.partitioned_schedule import Unresolved
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
-from assets.specs import asset_key, partitions_definition
+from assets.specs import asset_key
 from medallion.digests import digest
 from medallion.partitions import Daily, Monthly, Partitioning, Weekly, Whole
 from medallion.project import Project
-from medallion.tables import Table
 from resources.lake import LandingResource
 
 Schedule = dg.ScheduleDefinition | UnresolvedPartitionedAssetScheduleDefinition
@@ -31,7 +30,6 @@ def build_jobs(project: Project) -> dict[Partitioning, UnresolvedAssetJobDefinit
         jobs[cut] = dg.define_asset_job(
             name,
             selection=dg.AssetSelection.assets(*(asset_key(table) for table in tables)),
-            partitions_def=partitions_definition(cut),
             description=f"Everything that is cut like {tables[0].path}: " + ", ".join(table.path for table in tables),
         )
     return jobs
@@ -61,23 +59,25 @@ def build_landing_sensor(
     def landing_files(context: dg.SensorEvaluationContext, landing: LandingResource) -> dg.SensorResult:
         seen: dict[str, list[int]] = json.loads(context.cursor or "{}")
         zone = landing.open()
-        requests: list[dg.RunRequest] = []
         now: dict[str, list[int]] = {}
+        changed: dict[Partitioning, dict[str, dict[str, list[int]]]] = {}
         for table in sources:
-            present = {f"{table.name}/{key}": list(state) for key, state in zone.present(table).items()}
-            now |= present
-            changed = {name.partition("/")[2]: state for name, state in present.items() if seen.get(name) != state}
-            requests += _requests(table, changed, jobs[table.partition].name)
+            for key, state in zone.present(table).items():
+                name, now_at = f"{table.name}/{key}", list(state)
+                now[name] = now_at
+                if seen.get(name) != now_at:
+                    changed.setdefault(table.partition, {}).setdefault(key, {})[table.path] = now_at
+        requests = [each for cut, keys in changed.items() for each in _requests(cut, keys, jobs[cut].name)]
         return dg.SensorResult(run_requests=requests, cursor=json.dumps(now))
 
     return landing_files
 
 
-def _requests(table: Table, changed: Mapping[str, list[int]], job: str) -> Iterator[dg.RunRequest]:
-    for keys in neighbours(table.partition, changed):
+def _requests(cut: Partitioning, changed: Mapping[str, Mapping[str, list[int]]], job: str) -> Iterator[dg.RunRequest]:
+    for keys in neighbours(cut, changed):
         # The same files in the same state are asked for once, however often the sensor looks.
-        run_key = digest(table.path, {key: changed[key] for key in keys})
-        if isinstance(table.partition, Whole):
+        run_key = digest(job, {key: changed[key] for key in keys})
+        if isinstance(cut, Whole):
             yield dg.RunRequest(run_key=run_key, job_name=job)
         elif len(keys) == 1:
             yield dg.RunRequest(run_key=run_key, job_name=job, partition_key=keys[0])

@@ -2,6 +2,8 @@
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -10,6 +12,9 @@ from dagster_duckdb import DuckDBResource
 from assets import report as reporting
 from assets.specs import asset_key, asset_spec, partitions_definition, quarantine_spec
 from checks.translate import check_specs
+from medallion.errors import MedallionError
+from medallion.evidence import read_held
+from medallion.lake import Lake
 from medallion.partitions import Whole
 from medallion.refine import Run, refine
 from medallion.tables import Table
@@ -75,19 +80,21 @@ def _operation(chain: list[Table]) -> dg.AssetsDefinition:
     def operation(
         context: dg.AssetExecutionContext, lake: LakeResource, landing: LandingResource, duckdb: DuckDBResource
     ) -> Iterator[Any]:
-        run = _run(context, lake, landing, duckdb, needs_landing=any(table.layer == "bronze" for table in chain))
-        failed = []
-        for table in chain:
-            if asset_key(table) not in context.selected_asset_keys:
-                continue
-            keys = _keys(context, table)
-            report = refine(table, keys, run)
-            yield from reporting.events(context, table, report, run.lake)
-            context.log.info(reporting.summary(report))
-            if report.refused:
-                failed.append(reporting.failure(report))
-        if failed:
-            raise failed[0] if len(failed) == 1 else reporting.together(failed)
+        with _clearly():
+            run = _run(context, lake, duckdb)
+            failed = []
+            for table in chain:
+                asked = asset_key(table) in context.selected_asset_keys
+                keys = _keys(context, table) if asked else _to_read_again(context, chain, table, run.lake)
+                if not keys:
+                    continue
+                report = refine(table, keys, replace(run, landing=landing.open()) if table.source else run)
+                yield from reporting.events(context, table, report if asked else reporting.news(report), run.lake)
+                context.log.info(reporting.summary(report))
+                if report.refused:
+                    failed.append(reporting.failure(report))
+            if failed:
+                raise failed[0] if len(failed) == 1 else reporting.together(failed)
 
     return operation
 
@@ -98,18 +105,35 @@ def _keys(context: dg.AssetExecutionContext, table: Table) -> list[str]:
     return list(context.partition_keys)
 
 
-def _run(
-    context: dg.AssetExecutionContext,
-    lake: LakeResource,
-    landing: LandingResource,
-    database: DuckDBResource,
-    *,
-    needs_landing: bool,
-) -> Run:
+def _to_read_again(context: dg.AssetExecutionContext, chain: list[Table], source: Table, lake: Lake) -> list[str]:
+    """The partitions of a source that were refused further on, where the source itself is not asked for.
+
+    What the gate refused is repaired where it came from. "Re-execute from failure", and anybody who materializes what
+    is red, ask for the refinement alone, since the source did not fail; so its file is looked at again.
+    """
+    if source.source is None:
+        return []
+    asked = [table for table in chain if asset_key(table) in context.selected_asset_keys]
+    return [
+        key
+        for key in _keys(context, source)
+        if any(read_held(lake.root / table.path, key) is not None for table in asked)
+    ]
+
+
+def _run(context: dg.AssetExecutionContext, lake: LakeResource, database: DuckDBResource) -> Run:
     return Run(
         lake=lake.open(),
-        landing=landing.open() if needs_landing else None,
-        run_id=context.run_id,
+        run_id=context.run.run_id,
         started_at=dt.datetime.now(dt.UTC),
         connect=database.get_connection,
     )
+
+
+@contextmanager
+def _clearly() -> Iterator[None]:
+    """An error of the engine says all that there is to say: people see its message, and it is not retried."""
+    try:
+        yield
+    except MedallionError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error

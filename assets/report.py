@@ -6,6 +6,7 @@ Dagster is the witness. Everything here comes from outcomes; nothing decides.
 import base64
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -20,14 +21,15 @@ from medallion.outcomes import Blocked, Committed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
 from medallion.tables import Table
 
-Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.MaterializeResult[None]
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.MaterializeResult[None] | dg.Output[None]
 _CHART_POINTS = 28
 
 
 def events(context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake) -> Iterator[Event]:
     """The events of one table's report, in the order that Dagster needs: materializations, then evaluations."""
     unpartitioned = isinstance(table.partition, Whole)
-    complete = not report.refused
+    # A table that the run was not asked for has no result to give, only news.
+    complete = not report.refused and asset_key(table) in context.selected_asset_keys
     charts = _charts(table, report, lake)
     for key, outcome in report.published.items():
         metadata = {**_metadata(table, outcome), **charts.get(key, {})}
@@ -42,6 +44,9 @@ def events(context: dg.AssetExecutionContext, table: Table, report: Report, lake
     if complete and not unpartitioned:
         yield dg.MaterializeResult(asset_key(table))
     yield from _evaluations(context, table, report)
+    if complete and dg.AssetCheckKey(asset_key(table), GATE) in context.selected_asset_check_keys:
+        # Evaluations of single partitions are no result of the step; without one Dagster warns that nothing was gated.
+        yield dg.Output(None, f"{asset_key(table).to_python_identifier()}_{GATE}")
     reach("dagster told")
 
 
@@ -90,9 +95,7 @@ def _evaluations(context: dg.AssetExecutionContext, table: Table, report: Report
     single = len(report.outcomes) == 1
     for key, outcome in report.outcomes.items():
         partition = None if unpartitioned else key
-        named = [(GATE, gate_evaluation(table, key, outcome))]
-        if not isinstance(outcome, Unchanged) or single:
-            named += rule_evaluations(table, outcome, every=single)
+        named = [(GATE, gate_evaluation(table, key, outcome)), *rule_evaluations(table, outcome, every=single)]
         for name, evaluation in named:
             yield dg.AssetCheckEvaluation(
                 asset_key=key_of,
@@ -107,22 +110,35 @@ def _evaluations(context: dg.AssetExecutionContext, table: Table, report: Report
 def _targets(
     context: dg.AssetExecutionContext, table: Table, report: Report
 ) -> dict[str, AssetCheckEvaluationTargetMaterializationData]:
-    """The materialization that each partition's evaluations judge: the newest, of this run or an earlier one."""
-    storage = context.instance.event_log_storage
+    """The materialization that each partition's evaluations are about: this run's, or the one that still stands.
+
+    Dagster shows an evaluation only as long as its target is the partition's newest materialization.
+    """
+    key_of, instance = asset_key(table), context.instance
     if isinstance(table.partition, Whole):
-        newest = context.instance.get_latest_materialization_event(asset_key(table))
-        if newest is None:
-            return {}
-        ids = {Whole.KEY: newest.storage_id} if hasattr(newest, "storage_id") else {}
-    else:
-        kind = dg.DagsterEventType.ASSET_MATERIALIZATION
-        ids = dict(storage.get_latest_storage_id_by_partition(asset_key(table), kind, set(report.outcomes)))
-    # Dagster shows the time of an evaluation's target and decides nothing by it.
-    now = time.time()
-    return {
-        key: AssetCheckEvaluationTargetMaterializationData(storage_id=each, run_id=context.run_id, timestamp=now)
+        newest = instance.fetch_materializations(key_of, limit=1).records
+        return {Whole.KEY: _target(newest[0])} if newest else {}
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+    ids = instance.event_log_storage.get_latest_storage_id_by_partition(key_of, kind, set(report.outcomes))
+    # Reading the records of a whole range back would cost more than the time of an event is worth.
+    now, mine = time.time(), context.run.run_id
+    found = {
+        key: AssetCheckEvaluationTargetMaterializationData(storage_id=each, run_id=mine, timestamp=now)
         for key, each in ids.items()
+        if key in report.published
     }
+    standing = {each: key for key, each in ids.items() if key in report.refused}
+    if standing:
+        wanted = dg.AssetRecordsFilter(asset_key=key_of, storage_ids=list(standing))
+        records = instance.fetch_materializations(wanted, limit=len(standing)).records
+        found |= {standing[record.storage_id]: _target(record) for record in records}
+    return found
+
+
+def _target(record: dg.EventLogRecord) -> AssetCheckEvaluationTargetMaterializationData:
+    return AssetCheckEvaluationTargetMaterializationData(
+        storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+    )
 
 
 def _charts(table: Table, report: Report, lake: Lake) -> dict[str, dict[str, Any]]:
@@ -164,6 +180,11 @@ def bar_chart(values: list[float], width: int = 320, height: int = 60) -> str:
 def summary(report: Report) -> str:
     """One line on a run over a table."""
     return f"{report.table}: {report.name}, {len(report.published)} of {len(report.outcomes)} partitions in place"
+
+
+def news(report: Report) -> Report:
+    """The part of a report that Dagster does not know yet."""
+    return replace(report, outcomes={k: each for k, each in report.outcomes.items() if not isinstance(each, Unchanged)})
 
 
 def failure(report: Report) -> dg.Failure:

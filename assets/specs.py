@@ -1,9 +1,14 @@
 """Declarations as Dagster sees them: partitions, mappings, column schemas, kinds and owners."""
 
+import datetime as dt
+from functools import cache
+from itertools import zip_longest
+from math import ceil
 from typing import Any
 
 import dagster as dg
 import polars as pl
+from dagster._core.definitions.partitions.context import partition_loading_context
 
 from medallion import partitions as cut
 from medallion.errors import DeclarationError
@@ -11,6 +16,7 @@ from medallion.gate import FAILURES, WARNINGS, compile_contract
 from medallion.tables import Input, Sql, Table
 
 QUARANTINE_GROUP = "quarantine"
+_WINDOWS_OF_A_DAY: dict[type[cut.Partitioning], float] = {cut.Hourly: 24, cut.Daily: 1, cut.Weekly: 1 / 7}
 
 
 def asset_key(table: Table) -> dg.AssetKey:
@@ -23,14 +29,34 @@ def quarantine_key(table: Table) -> dg.AssetKey:
     return dg.AssetKey([QUARANTINE_GROUP, table.name])
 
 
+@cache
 def partitions_definition(how: cut.Partitioning) -> dg.PartitionsDefinition | None:
-    """The same partitions in Dagster, with the same keys; None for an unpartitioned table."""
+    """The same partitions in Dagster, with the same keys; None for an unpartitioned table.
+
+    Raises:
+        DeclarationError: if Dagster would cut otherwise, naming the first key on which the two differ.
+    """
     if isinstance(how, cut.Whole):
         return None
     if isinstance(how, cut.Keys):
         return dg.StaticPartitionsDefinition(list(how.values))
     if not isinstance(how, cut.TimePartitioning):
         raise DeclarationError(f"{how} has no counterpart in Dagster")
+    found = _in_time(how)
+    # Dagster lists the windows that have passed, so it is asked from a day on which all of them have.
+    end = dt.datetime.fromisoformat(how.end).replace(tzinfo=dt.UTC) + dt.timedelta(days=40)
+    with partition_loading_context(effective_dt=end):
+        theirs = found.get_partition_keys()
+    if list(theirs) != list(how.keys()):
+        first = next(one or other for one, other in zip_longest(how.keys(), theirs) if one != other)
+        raise DeclarationError(
+            f"{how}: Dagster cuts this time otherwise, first at {first}. Let start and end be the ends of whole "
+            "windows, and declare hours in a time zone that changes no clocks, as UTC."
+        )
+    return found
+
+
+def _in_time(how: cut.TimePartitioning) -> dg.TimeWindowPartitionsDefinition:
     range_: dict[str, Any] = {"start_date": how.start, "end_date": how.end, "timezone": how.timezone}
     if isinstance(how, cut.Weekly):
         # Dagster counts weekdays from Sunday.
@@ -47,7 +73,11 @@ def partitions_definition(how: cut.Partitioning) -> dg.PartitionsDefinition | No
 
 
 def dependency(given: Input, target: Table) -> dg.AssetDep:
-    """An input as a dependency, with the mapping that the engine uses itself."""
+    """An input as a dependency, with the mapping that the engine uses itself.
+
+    Raises:
+        DeclarationError: if Dagster has no such mapping.
+    """
     mine = given.table.partition
     key = asset_key(given.table)
     if isinstance(mine, cut.Whole) or isinstance(target.partition, cut.Whole):
@@ -55,8 +85,24 @@ def dependency(given: Input, target: Table) -> dg.AssetDep:
     if mine == target.partition and given.days == 1:
         return dg.AssetDep(key)
     # Windows are clipped at the ends of the declared range, as the engine clips them.
-    mapping = dg.TimeWindowPartitionMapping(start_offset=-(given.days - 1), allow_nonexistent_upstream_partitions=True)
+    mapping = dg.TimeWindowPartitionMapping(
+        start_offset=-_windows_back(given, target), allow_nonexistent_upstream_partitions=True
+    )
     return dg.AssetDep(key, partition_mapping=mapping)
+
+
+def _windows_back(given: Input, target: Table) -> int:
+    """How many windows before a partition's own one its input reaches; Dagster counts in windows, not in days."""
+    if given.days == 1:
+        return 0
+    windows_of_a_day = _WINDOWS_OF_A_DAY.get(type(target.partition))
+    if given.table.partition != target.partition or windows_of_a_day is None:
+        raise DeclarationError(
+            f"{target.path}: Dagster cannot follow {given.table.path}.trailing(days={given.days}) from "
+            f"{given.table.partition} to {target.partition}. Declare the trailing window in a table that is cut like "
+            f"{given.table.path}, by day, week or hour, and read that table here."
+        )
+    return ceil((given.days - 1) * windows_of_a_day)
 
 
 def dependencies(table: Table) -> list[dg.AssetDep]:

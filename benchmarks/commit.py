@@ -55,7 +55,7 @@ def commit(table: Table, lake: Lake, rows: pl.DataFrame, keys: Sequence[str]) ->
     """Replace some partitions through the whole protocol."""
     attempt = uuid.uuid4().hex
     target = lake.pin(table.path, table.partition)
-    with attempting(lake, target, attempt, "benchmark", keys):
+    with attempting(target, attempt, "benchmark", keys, keys):
         staged = stage(rows, table.partition, keys, empty=True)
         evidence = {
             each.partition: Evidence(

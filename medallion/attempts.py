@@ -87,32 +87,28 @@ class AttemptRecord:
 
 @contextmanager
 def attempting(
-    lake: Lake, target: Snapshot, attempt: str, run_id: str, keys: Sequence[str]
+    target: Snapshot, attempt: str, run_id: str, keys: Sequence[str], waiting: Sequence[str]
 ) -> Iterator[dict[str, str]]:
     """Keep a record of an attempt while the block runs; it stays behind if the block is left by an exception.
 
     Args:
-        lake: where the table lies.
         target: the table, as the attempt has pinned it.
         attempt: names the attempt.
         run_id: names the run that it belongs to.
-        keys: the partitions that it is to settle.
+        keys: the partitions that are asked for.
+        waiting: those that it is to prepare; without any, nothing is recorded.
 
     Yields:
         for partitions that earlier attempts left when they died: what had happened to them.
     """
-    host, boot = _host()
-    pid = os.getpid()
-    record = AttemptRecord(
-        attempt, run_id, target.path, tuple(keys), target.version, host, boot, pid, _born(pid), time.time()
-    )
-    _live.add(attempt)
     path = target.folder / _FOLDER / f"{attempt}.json"
+    _live.add(attempt)
     try:
-        _write(target.folder, record)
-        reach("recorded")
+        if waiting:
+            _write(target.folder, _record(target, attempt, run_id, waiting))
+            reach("recorded")
         dead = _dead_attempts(target.folder, keys)
-        recoveries = _recover(lake, target, dead, keys) if dead else {}
+        recoveries = _recover(target, dead, keys) if dead else {}
         yield recoveries
         reach("settled")
         if dead:
@@ -126,8 +122,17 @@ def attempting(
         _live.discard(attempt)
 
 
-def _recover(lake: Lake, target: Snapshot, dead: Sequence[AttemptRecord], keys: Collection[str]) -> dict[str, str]:
+def _record(target: Snapshot, attempt: str, run_id: str, keys: Sequence[str]) -> AttemptRecord:
+    host, boot = _host()
+    pid = os.getpid()
+    return AttemptRecord(
+        attempt, run_id, target.path, tuple(keys), target.version, host, boot, pid, _born(pid), time.time()
+    )
+
+
+def _recover(target: Snapshot, dead: Sequence[AttemptRecord], keys: Collection[str]) -> dict[str, str]:
     """What had become of the partitions when earlier attempts died; their commits are made to last."""
+    lake = target.lake
     now = lake.pin(target.path, target.partition)  # the dead may have committed after this attempt had pinned
     if now.version is not None and lake.durable:
         pinned = [each.version for each in dead]

@@ -31,13 +31,17 @@ def cli(context: click.Context, lake: str) -> None:
 
 
 def _open(root: str) -> tuple[Project, Lake]:
+    return _project(), _lake(root)
+
+
+def _project() -> Project:
     from medallion.project import feeds_of, load_project
 
     folder = Path.cwd()
     feeds = feeds_of(folder)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # feeds are modules of the project's folder, which is not installed
-    return load_project(feeds), _lake(root)
+    return load_project(feeds)
 
 
 def _lake(root: str) -> Lake:
@@ -83,7 +87,15 @@ def inspect(root: str, table: str, partition: str, version: int | None) -> None:
     """
     from medallion.inspection import inspect as look
 
-    click.echo(json.dumps(look(_lake(root), table, partition, version), indent=2))
+    lake = _lake(root)
+    try:
+        project = _project()
+    except MedallionError:  # no feeds here, or one that cannot be imported: the lake answers alone
+        declared = None
+    else:
+        declared = project.table(table).partition
+        declared.check(partition)
+    click.echo(json.dumps(look(lake, table, partition, version, partition=declared), indent=2))
 
 
 @cli.command()

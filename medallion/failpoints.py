@@ -27,8 +27,8 @@ __all__ = ["POINTS", "Interrupted", "armed", "reach"]
 
 POINTS = (
     "pinned",
-    "recorded",
     "identified",
+    "recorded",
     "transformed",
     "judged",
     "staged",

@@ -56,7 +56,7 @@ def approve(table: Table, key: str, run: Run, *, reason: str) -> Outcome:
     held = read_held(target.folder, key)
     if held is None:
         raise _refused(table, key, "has no blocked candidate.", "See what there is: medallion summary.")
-    with attempting(run.lake, target, attempt, run.run_id, [key]) as recoveries:
+    with attempting(target, attempt, run.run_id, [key], [key]) as recoveries:
         live = EvidenceReader(target.folder)(held.batch_id) if target.batch_id(key) == held.batch_id else None
         if live is not None and target.version is not None:
             drop_held(target.folder, key)

@@ -100,7 +100,10 @@ def _call(
 ) -> pl.LazyFrame:
     frames = {name: attach_target(each, table.partition, keys, columns.get(name)) for name, each in inputs.items()}
     if isinstance(table.transform, Sql):
-        rows = _run_sql(table.transform, frames, connect)
+        try:
+            rows = _run_sql(table.transform, frames, connect)
+        except duckdb.Error as error:
+            raise TransformFailed(table.path, keys[0], error) from error
     else:
         assert table.transform is not None
         try:
@@ -150,10 +153,14 @@ def used_digests(table: Table, inputs: Mapping[str, Pinned], keys: Sequence[str]
             for other, each in inputs.items()
             if other != name and not isinstance(each.input.table.partition, Whole) and by in each.snapshot.schema
         ]
+        if not used:  # no input has the column, as bronze may turn out not to have: then all of the reference counts
+            found[name] = dict.fromkeys(keys, digest(pinned.snapshot.content(Whole.KEY)))
+            continue
         ids = (pl.concat(used).unique() if len(used) > 1 else used[0]).collect()
         reference = pinned.snapshot.scan(pinned.input.table.partition.keys())
         hashed = _hash_rows(reference.join(ids.lazy().select(by).unique(), on=by, how="semi").collect(), by)
-        rows = ids.join(hashed, on=by, how="inner").sort(*([column] if column else []), by)
+        # A reference may have several rows with one value of ``by``: the hash settles their order.
+        rows = ids.join(hashed, on=by, how="inner").sort(*([column] if column else []), by, "_hash")
         digests: dict[str, str] = defaultdict(lambda: digest("none used"))
         if column:
             by_partition = rows.group_by(column).agg("_hash")

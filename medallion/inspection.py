@@ -9,12 +9,14 @@ from typing import Any
 from medallion.errors import UnknownPartition
 from medallion.evidence import EvidenceReader, read_held
 from medallion.lake import Lake, Snapshot
-from medallion.partitions import check_safe_key
+from medallion.partitions import Keys, Partitioning
 
 __all__ = ["inspect"]
 
 
-def inspect(lake: Lake, table: str, key: str, version: int | None = None) -> dict[str, Any]:
+def inspect(
+    lake: Lake, table: str, key: str, version: int | None = None, *, partition: Partitioning | None = None
+) -> dict[str, Any]:
     """The pinned context of a partition's batch, the commit that put it there, and what else is known of it.
 
     Args:
@@ -22,18 +24,19 @@ def inspect(lake: Lake, table: str, key: str, version: int | None = None) -> dic
         table: ``layer/name``.
         key: the partition; ``all`` for an unpartitioned table.
         version: of the table; the newest if None.
+        partition: how the table is declared to be cut; if not given, the lake must know the table and the partition.
 
     Raises:
         TableUnreadable: if there is no such table or version.
         UnknownPartition: if nothing is known of the partition.
     """
-    check_safe_key(key)
-    snapshot = lake.open(table, version)
+    Keys("partition", (key,)).check(key)  # it becomes part of a path
+    snapshot = lake.open(table, version) if partition is None else lake.pin(table, partition, version)
     batch_id = snapshot.batch_id(key)
     live = EvidenceReader(snapshot.folder)(batch_id) if batch_id is not None else None
     held = read_held(snapshot.folder, key)
     recoveries = _recoveries(snapshot.folder, key)
-    if batch_id is None and held is None and not recoveries:
+    if partition is None and batch_id is None and held is None and not recoveries:
         some = sorted(snapshot.files)
         raise UnknownPartition(
             key, f"{table} holds {len(some)} partitions{f', {some[0]} to {some[-1]}' if some else ''}"

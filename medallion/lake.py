@@ -249,7 +249,7 @@ class Lake:
                     return Replaced(ours, superseded, raised)
                 faults += tip.version == before.version
                 if faults == _FAULTS or attempt == _TRIES - 1:
-                    reason = f"the log took no commit in {attempt + 1} tries: {str(error).splitlines()[0]}"
+                    reason = f"the log took no commit in {attempt + 1} tries: {' '.join(str(error).split())}"
                     raise StorageFailed(tip.path, next(iter(raised)), reason) from error
         raise AssertionError("unreachable")  # pragma: no cover - the last try returns or raises
 

@@ -59,7 +59,7 @@ def check_format(written: int, what: str) -> None:
     """
     if written > FORMAT:
         raise TableUnreadable(
-            f"{what} was written in format {written}, and this version of medallion knows up to {FORMAT}. Nothing was "
+            f"{what} has format {written}, and this version of medallion knows up to {FORMAT}. Nothing was "
             "read or written. Use the version that wrote it, or a newer one."
         )
 

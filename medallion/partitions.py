@@ -24,18 +24,21 @@ from medallion.errors import DeclarationError, UnknownPartition
 __all__ = ["Daily", "Hourly", "Keys", "Monthly", "Partitioning", "TimePartitioning", "Weekly", "Whole"]
 
 _SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _RESERVED = {"__HIVE_DEFAULT_PARTITION__", ".", ".."}
 
 
-def check_safe_key(key: str) -> str:
+def _check_safe(key: str) -> str:
     """Return ``key`` if it may name a partition in a path.
 
     Partition values are read back from the paths of the files, so a key may hold only characters that every file
     system, object store and Delta reader leaves alone.
 
     Raises:
-        UnknownPartition: if it is empty, too long, reserved, or holds another character.
+        UnknownPartition: if it is no text, empty, too long, reserved, or holds another character.
     """
+    if not isinstance(key, str):
+        raise UnknownPartition(repr(key), "a key is text")
     if key in _RESERVED or key.startswith(("_", ".")):
         raise UnknownPartition(key, "this name is reserved by Hive, by Delta or by the file system")
     if not _SAFE.fullmatch(key):
@@ -49,6 +52,13 @@ class Partitioning:
 
     column: str
     dtype: ClassVar[type[pl.DataType]] = pl.String
+
+    def __post_init__(self) -> None:
+        if not _COLUMN.fullmatch(self.column):
+            raise DeclarationError(
+                f"{type(self).__name__}({self.column!r}): the column names the folders of the table, so write it with "
+                "letters, digits and '_', beginning with a letter, as 'day'"
+            )
 
     def keys(self) -> tuple[str, ...]:
         """All keys, in order."""
@@ -64,7 +74,7 @@ class Partitioning:
         Raises:
             UnknownPartition: with the rule that the key breaks.
         """
-        check_safe_key(key)
+        _check_safe(key)
         if key not in self._known:
             keys = self.keys()
             raise UnknownPartition(key, f"the table has {len(keys)} partitions, {keys[0]} to {keys[-1]}")
@@ -90,6 +100,9 @@ class Whole(Partitioning):
     column: str = ""
     KEY: ClassVar[str] = "all"
 
+    def __post_init__(self) -> None:
+        """There is no column to check."""
+
     def keys(self) -> tuple[str, ...]:
         """The one key, ``all``."""
         return (self.KEY,)
@@ -106,10 +119,11 @@ class Keys(Partitioning):
     values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.values or len(set(self.values)) != len(self.values):
             raise DeclarationError(f"Keys({self.column!r}) needs at least one key, each only once: {self.values}")
         for key in self.values:
-            check_safe_key(key)
+            _check_safe(key)
 
     def keys(self) -> tuple[str, ...]:
         """The keys as declared."""
@@ -131,10 +145,11 @@ class TimePartitioning(Partitioning):
     key_format: ClassVar[str] = "%Y-%m-%d"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         try:
             first, last = dt.date.fromisoformat(self.start), dt.date.fromisoformat(self.end)
             ZoneInfo(self.timezone)
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, OSError) as error:  # a folder of zones is an OSError
             raise DeclarationError(
                 f"{type(self).__name__}({self.column!r}): {error}. Write start and end as YYYY-MM-DD and the "
                 "time zone as in 'America/New_York'."

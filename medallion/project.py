@@ -13,7 +13,7 @@ from pathlib import Path
 from medallion.errors import ConfigurationError, DeclarationError, MedallionError, UnknownTable
 from medallion.tables import LAYERS, Table
 
-__all__ = ["Project", "load_project"]
+__all__ = ["Project", "feeds_of", "load_project"]
 
 
 @dataclass(frozen=True)

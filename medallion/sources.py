@@ -22,7 +22,7 @@ from medallion.evidence import SourceFile
 from medallion.staging import in_parallel, stored_type, sync, write_durably
 from medallion.tables import Table
 
-__all__ = ["Landed", "LandingZone", "collect_sources", "parse"]
+__all__ = ["Landed", "LandingZone", "collect_sources", "header", "parse"]
 
 _KEPT = "_sources"
 _PATH = "_path"
@@ -114,7 +114,7 @@ def parse(table: Table, landed: Sequence[Landed], lake: Path) -> pl.DataFrame:
     by_header: dict[tuple[str, ...], list[Landed]] = defaultdict(list)
     for each in landed:
         if each.file is not None:
-            by_header[_header(table, each, lake)].append(each)
+            by_header[header(table, each, lake)].append(each)
     frames = [_read(table, group, lake) for _, group in sorted(by_header.items())]
     if not frames:
         return _nothing(table)
@@ -133,37 +133,49 @@ def _unreadable(table: Table, each: Landed, reason: str) -> SourceUnreadable:
     return SourceUnreadable(table.path, each.key, each.file.name, reason.rstrip("."), each.file.kept)
 
 
-def _header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
-    """The columns that a file says it has."""
-    assert each.file is not None
-    path = lake / each.file.kept
-    if _is_parquet(table):
-        try:
-            schema = pl.read_parquet_schema(path)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise _unreadable(table, each, str(error).splitlines()[0]) from error
-        for name, dtype in schema.items():
-            if stored_type(dtype) is None:
-                raise _unreadable(table, each, f"column {name!r} is {dtype}, which a Delta table has no type for")
-        names = tuple(schema)
-        kinds = tuple(f"{name}:{dtype}" for name, dtype in schema.items())
-    else:
-        with path.open("rb") as file:
-            first = file.readline(1 << 20)
-        try:
-            names = tuple(next(csv.reader(io.StringIO(first.decode("utf-8-sig"))), ()))
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise _unreadable(table, each, f"the first line is no CSV header: {error}") from error
-        kinds = names
+def header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
+    """The columns that a kept file says it has, with their types if it says so; none if there is no file.
+
+    Raises:
+        SourceUnreadable: if it says nothing of the kind.
+    """
+    if each.file is None:
+        return ()
+    kinds = (_parquet_header if _is_parquet(table) else _csv_header)(table, each, lake / each.file.kept)
+    names = list(kinds)
     if not names:
         raise _unreadable(table, each, "the file is empty, and a delivery without rows still has a header")
     for name in names:
         if not name.isprintable():
             shown = repr(name) if len(name) <= 40 else f"{name[:40]!r}..."
             raise _unreadable(table, each, f"the first line is no CSV header: it holds {shown}")
-        if not name or name.startswith("_") or name == table.partition.column or names.count(name) > 1:
-            raise _unreadable(table, each, f"column {name!r} is empty, reserved or named twice in {list(names)}")
-    return kinds
+        if not name or name.startswith("_") or name == table.partition.column:
+            raise _unreadable(table, each, f"column {name!r} is empty or reserved in {names}")
+    return tuple(f"{name}:{kind}" for name, kind in kinds.items())
+
+
+def _parquet_header(table: Table, each: Landed, path: Path) -> dict[str, str]:
+    try:
+        schema = pl.read_parquet_schema(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(table, each, str(error).splitlines()[0]) from error
+    for name, dtype in schema.items():
+        if stored_type(dtype) is None:
+            raise _unreadable(table, each, f"column {name!r} is {dtype}, which a Delta table has no type for")
+    return {name: str(dtype) for name, dtype in schema.items()}
+
+
+def _csv_header(table: Table, each: Landed, path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        first = file.readline(1 << 20)
+    try:
+        names = next(csv.reader(io.StringIO(first.decode("utf-8-sig"))), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(table, each, f"the first line is no CSV header: {error}") from error
+    for name in names:
+        if names.count(name) > 1:
+            raise _unreadable(table, each, f"column {name!r} is named twice in {names}")
+    return dict.fromkeys(names, "text")
 
 
 def _read(table: Table, group: Sequence[Landed], lake: Path) -> pl.DataFrame:

@@ -102,8 +102,8 @@ _NEVER = (pl.Time, pl.Duration, pl.Int128, pl.UInt128, pl.Float16, pl.Object)
 def stored_type(dtype: pl.DataType) -> pl.DataType | None:
     """The type in which a Delta table keeps every value of ``dtype`` exactly; None if there is none.
 
-    Delta has no unsigned numbers, no categories, no milliseconds, and no time zone but UTC. deltalake would take some of
-    these and store them as something narrower (deltalake 1.6: UInt8 as byte).
+    Delta has no unsigned numbers, no categories, no milliseconds, and no time zone but UTC. deltalake would take some
+    of these and store them as something narrower (deltalake 1.6: UInt8 as byte).
     """
     if dtype in _NEVER:
         return None
@@ -122,7 +122,11 @@ def stored_type(dtype: pl.DataType) -> pl.DataType | None:
 
 def as_stored(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows in the types in which they are stored."""
-    return rows.cast({name: wide for name, dtype in rows.schema.items() if (wide := stored_type(dtype)) != dtype})
+    return rows.with_columns(
+        pl.col(name).cast(wide)
+        for name, dtype in rows.schema.items()
+        if (wide := stored_type(dtype)) is not None and wide != dtype
+    )
 
 
 def stage(rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], *, empty: bool) -> list[Staged]:

@@ -23,6 +23,7 @@ from medallion.digests import digest, digest_function
 from medallion.errors import DeclarationError
 from medallion.gate import compile_contract
 from medallion.partitions import Partitioning, TimePartitioning, Whole
+from medallion.staging import stored_type
 
 __all__ = ["SOURCE_COLUMNS", "Input", "Sql", "Table", "bronze", "gold", "gold_sql", "silver"]
 
@@ -203,6 +204,8 @@ def bronze(
         raise DeclarationError(
             f"{where}: source {source!r} does not contain {{{cut.column}}}, so all keys share a file"
         )
+    if source.startswith("/") or ".." in source.split("/"):
+        raise DeclarationError(f"{where}: source {source!r} leads out of the landing zone; write a path inside it")
     if not source.endswith((".csv", ".parquet")):
         raise DeclarationError(f"{where}: source {source!r} must end in .csv or .parquet")
     for key in closed or {}:
@@ -362,13 +365,22 @@ def _refined(  # noqa: PLR0917 - called by the three declarations above alone
             raise DeclarationError(f"{where}: input {given} is {each.table!r}, not a declared table")
         each.check_against(cut, where)
     _check_parameters(transform, read, where)
+    _check_use_by_key(read, where)
     schema = _schema(contract, where)
     _check_columns(schema, cut, key, where)
+    _check_options(schema, cut, where, more)
     table = Table(
         layer, name, cut, inputs=MappingProxyType(read), transform=transform, schema=schema, contract=contract,
         key=tuple(key), description=inspect.cleandoc(doc or ""), **more,
     )  # fmt: skip
-    compile_contract(table)  # refuses, when the feed is imported, every check that could not be evaluated later
+    _check_references(table, where)
+    # This refuses, when the feed is imported, every check that could not be evaluated later.
+    for column in compile_contract(table).columns:
+        if stored_type(column.dtype) is None:
+            raise DeclarationError(
+                f"{where}: column {column.name!r} is {column.dtype}, which a Delta table has no type for; keep it as "
+                "text or as a number"
+            )
     return table
 
 
@@ -380,6 +392,53 @@ def _check_parameters(transform: Callable[..., pl.LazyFrame] | Sql, read: Mappin
         raise DeclarationError(
             f"{where}: the function takes {wanted}, and the inputs are {list(read)}; give both alike"
         )
+
+
+def _check_use_by_key(read: Mapping[str, Input], where: str) -> None:
+    """Refuse a reference that is used by a column which it, or every table that could use it, does not have."""
+    for name, each in read.items():
+        if each.by is None:
+            continue
+        users = [other.table for given, other in read.items() if given != name]
+        if not _has_column(each.table, each.by):
+            raise DeclarationError(f"{where}: input {name}: {each.table.path} has no column {each.by!r} to be used by")
+        if not any(_has_column(user, each.by) and not isinstance(user.partition, Whole) for user in users):
+            raise DeclarationError(
+                f"{where}: input {name} is used by {each.by!r}, and no partitioned input has that column; give the "
+                f"table itself, as {name}={each.table.name}, and all of it counts"
+            )
+
+
+def _has_column(table: Table, column: str) -> bool:
+    """Whether a table has a column, as far as that is declared: bronze takes what comes."""
+    return table.schema is None or column in table.schema.columns
+
+
+def _check_references(table: Table, where: str) -> None:
+    for column, reference in table.references.items():
+        if not isinstance(reference.table.partition, Whole):
+            raise DeclarationError(
+                f"{where}: column {column!r} is known_in {reference.table.path}, which is partitioned; a reference is "
+                "an unpartitioned table, delivered complete"
+            )
+        if not _has_column(reference.table, reference.column):
+            raise DeclarationError(
+                f"{where}: column {column!r} is known_in {reference.table.path}, which has no column "
+                f"{reference.column!r}"
+            )
+
+
+def _check_options(schema: pa.DataFrameSchema, cut: Partitioning, where: str, options: Mapping[str, Any]) -> None:
+    for option in ("version_column", "chart"):
+        column = options.get(option)
+        if column is not None and column not in {*schema.columns, cut.column}:
+            raise DeclarationError(f"{where}: {option}={column!r} is not in the contract {list(schema.columns)}")
+    if not 0 <= options["max_quarantined"] <= 1:
+        raise DeclarationError(
+            f"{where}: max_quarantined={options['max_quarantined']} is a share of the rows; write 0.05 for 5%"
+        )
+    if options["revision"] < 1:
+        raise DeclarationError(f"{where}: revision={options['revision']}; revisions count from 1 upwards")
 
 
 def _schema(contract: Any, where: str) -> pa.DataFrameSchema:

@@ -14,9 +14,10 @@ import polars as pl
 from dagster_duckdb import DuckDBResource
 
 from medallion.errors import InputNotCommitted
-from medallion.lake import Lake
+from medallion.evidence import read_held
+from medallion.lake import Lake, Snapshot
 from medallion.partitions import Whole
-from medallion.project import Project
+from medallion.project import load_project
 from medallion.sources import LandingZone
 
 DEFAULT_LAKE = "lake"
@@ -56,7 +57,7 @@ class LandingResource(dg.ConfigurableResource[None]):
         return LandingZone(self.root or os.environ.get("MEDALLION_LANDING", DEFAULT_LANDING))
 
 
-class LakeReader(dg.IOManager):
+class LakeReader(dg.ConfigurableIOManager):
     """Gives a committed table to any asset that takes it as an argument; writes nothing.
 
     What the argument gets follows from its annotation: ``pl.LazyFrame`` (also without one), ``pl.DataFrame``, or
@@ -64,23 +65,20 @@ class LakeReader(dg.IOManager):
     that was committed when the argument was loaded.
     """
 
-    def __init__(self, lake: LakeResource, database: DuckDBResource, project: Project) -> None:
-        """Read from a lake.
-
-        Args:
-            lake: where tables lie.
-            database: opens the DuckDB connection on which relations live.
-            project: the declared tables.
-        """
-        self._lake, self._database, self._project = lake, database, project
+    lake: dg.ResourceDependency[LakeResource]
+    database: dg.ResourceDependency[DuckDBResource]
+    """Its settings hold for the connections on which relations live; those are always in memory."""
+    feeds: str
+    """The package in which the tables are declared."""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Refuse: tables are written by the gate alone."""
-        raise dg.DagsterInvariantViolationError(
-            f"{context.asset_key.to_user_string()} returned a value to the lake reader, which only reads. Tables of "
-            "the lake are declared in assets/feeds and written through the gate; give your own asset another "
-            "io_manager_key, or return None."
-        )
+        """Refuse a value: tables are written by the gate alone."""
+        if obj is not None:
+            raise dg.DagsterInvariantViolationError(
+                f"{context.asset_key.to_user_string()} returned a value to the lake reader, which only reads. Tables "
+                "of the lake are declared in assets/feeds and written through the gate; give your own asset another "
+                "io_manager_key, or return None."
+            )
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The committed rows.
@@ -88,23 +86,37 @@ class LakeReader(dg.IOManager):
         Raises:
             InputNotCommitted: naming the partitions that have no committed version.
         """
-        path = "/".join(context.asset_key.path)
-        table = self._project.table(path)
-        snapshot = self._lake.open().pin(path, table.partition)
-        keys: Sequence[str] = (
-            table.partition.keys() if isinstance(table.partition, Whole) else context.asset_partition_keys
-        )
-        missing = tuple((path, key, "not committed") for key in keys if snapshot.content(key) is None)
+        table = load_project(self.feeds).table("/".join(context.asset_key.path))
+        snapshot = self.lake.open().pin(table.path, table.partition)
+        whole = isinstance(table.partition, Whole)
+        keys: Sequence[str] = table.partition.keys() if whole else context.asset_partition_keys
+        missing = tuple((table.path, key, _why(snapshot, key)) for key in keys if snapshot.content(key) is None)
         if missing:
-            asset = context.step_context.job_def.name if context.has_asset_key is False else "this asset"
-            raise InputNotCommitted(asset, "/".join(keys[:1]), missing)
-        rows = snapshot.scan(keys)
-        wanted = context.dagster_type.typing_type
+            raise InputNotCommitted(*_asker(context), missing)
+        return self._given(snapshot.scan(keys), table.name, context.dagster_type.typing_type)
+
+    def _given(self, rows: pl.LazyFrame, name: str, wanted: object) -> Any:
         if wanted is pl.DataFrame:
             return rows.collect()
         if wanted is duckdb.DuckDBPyRelation:
             # The relation keeps its connection open; it is closed when the relation is let go.
-            connection = duckdb.connect()
-            connection.register(table.name, rows)
-            return connection.table(table.name)
+            connection = duckdb.connect(config=self.database.connection_config)
+            connection.register(name, rows)
+            return connection.table(name)
         return rows
+
+
+def _why(snapshot: Snapshot, key: str) -> str:
+    return "not committed" if read_held(snapshot.folder, key) is None else "blocked by its gate"
+
+
+def _asker(context: dg.InputContext) -> tuple[str, str]:
+    """Who asks for an input, and for which partitions of its own: an asset, an operation, or a person at a prompt."""
+    try:
+        step = context.step_context
+    except dg.DagsterInvariantViolationError:
+        return f"the value of {context.asset_key.to_user_string()}", Whole.KEY
+    assets = sorted(key.to_user_string() for key in step.get_output_asset_keys())
+    keys = step.partition_key_range if step.has_partition_key_range or step.has_partition_key else None
+    own = Whole.KEY if keys is None else keys.start if keys.start == keys.end else f"{keys.start} to {keys.end}"
+    return ", ".join(assets) or context.op_def.name, own

@@ -12,7 +12,7 @@ from tests.protocol.shop import build, contents, expected, held_by, land, make_r
 from tests.protocol.workers import Nursery, until
 
 _BEFORE_COMMIT = {
-    "recorded", "identified", "transformed", "judged", "staged", "quarantine files written", "quarantine committed",
+    "recorded", "transformed", "judged", "staged", "quarantine files written", "quarantine committed",
     "quarantine log synced", "evidence written", "table files written",
 }  # fmt: skip
 
@@ -29,7 +29,7 @@ def _interrupt(name: str, case: Prepared, workers: Nursery, folder: Path, at: tu
         assert COMMITTED in found, f"{name}, {point}:{nth}: {found}"
     elif point in _BEFORE_COMMIT:
         assert INTERRUPTED in found, f"{name}, {point}:{nth}: {found}"
-    elif point in {"pinned", "acknowledged"}:
+    elif point in {"pinned", "identified", "acknowledged"}:
         assert set(found) == {None}, f"{name}, {point}:{nth}: {found}"
     shutil.rmtree(folder)
 

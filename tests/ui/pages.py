@@ -8,6 +8,7 @@ that change with every build. Where there is nothing else, the stem of a class n
 """
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,29 @@ _RUN_LINK = re.compile(r"/runs/([0-9a-f-]{36})")
 
 _PATIENCE_MS = 45_000
 """For `expect`, which does not know the patience given to the browser and would give up after 5 s."""
+
+
+_SCROLLS = """
+row => {
+  let box = row;
+  while (box.parentElement && !/auto|scroll/.test(getComputedStyle(box).overflowY)) box = box.parentElement;
+  box.scrollTop = %s;
+}
+"""
+_SCROLL_HALF_A_PAGE = _SCROLLS % "box.scrollTop + box.clientHeight / 2"
+_SCROLL_UP = _SCROLLS % "0"
+
+
+_CHECKS_AND_STATUSES = """
+rows => rows.map(row => row.querySelector("[title]")).map(name => [name.title, name.nextElementSibling.textContent])
+"""
+
+_ALL_IN_VIEW = """
+boxes => boxes.every(box => {
+  const inner = box.getBoundingClientRect(), outer = box.closest("svg").parentElement.getBoundingClientRect();
+  return inner.top >= Math.max(outer.top, 0) && inner.bottom <= Math.min(outer.bottom, window.innerHeight);
+})
+"""
 
 
 class LaunchRefused(AssertionError):
@@ -151,11 +175,16 @@ class LineageGraph(_DagsterPage):
 
     @property
     def _assets(self) -> Locator:
-        return self.page.locator("foreignObject:not(.group)").filter(has=self.page.locator("[data-tooltip]"))
+        return self.page.locator("foreignObject:not(.group)").filter(has=self._names)
 
-    def open(self) -> "LineageGraph":
-        """Show the graph with its groups, as the sidebar link does."""
-        self._goto("/asset-groups", self._groups)
+    @property
+    def _names(self) -> Locator:
+        return self.page.locator("[class*=AssetNode_assetName]")
+
+    def open(self, assets: Sequence[str] = ()) -> "LineageGraph":
+        """Show the graph with its groups, as the sidebar link does; of these assets alone, as typed into the search."""
+        chosen = " or ".join(f'key:"{key}"' for key in assets)
+        self._goto(f"/asset-groups~{quote(chosen, safe='')}/" if chosen else "/asset-groups", self._groups)
         return self
 
     def group_names(self) -> list[str]:
@@ -164,25 +193,32 @@ class LineageGraph(_DagsterPage):
         return sorted(set(names))
 
     def expand(self, groups: Sequence[str] | None = None) -> "LineageGraph":
-        """Click groups open (all of them unless told), and show the whole graph again."""
-        for name in groups if groups is not None else self.group_names():
-            group = self._groups.filter(has=self.page.locator(f'[data-tooltip="{name}"]'))
-            group.get_by_label("unfold_more").click()
-            # The graph zooms in on what was opened and stops drawing the rest. Which groups are open is in the
-            # address by then, so loading it again draws all of them, fitted to the window.
-            self.page.wait_for_url(re.compile(rf"(:|%3A){re.escape(quote(name))}(,|%2C|&|$)"))
-            self.page.reload(wait_until="domcontentloaded")
-            group.get_by_label("unfold_less").wait_for()
+        """Show the whole graph with groups opened, all of them unless told."""
+        # By address, as a bookmark would: a click zooms in on the one group that it opens, and the rest is not drawn.
+        wanted = self.group_names() if groups is None else list(groups)
+        opened = ",".join(f"global@global:{name}" for name in wanted)
+        self._goto(f"/asset-groups?expanded={quote(opened, safe='')}", self._names)
+        for name in wanted:
+            self._groups.filter(has=self.page.locator(f'[data-tooltip="{name}"]')).get_by_label(
+                "unfold_less"
+            ).wait_for()
+        self._fit()
         expect(self._assets.filter(has_text="Loading")).to_have_count(0, timeout=_PATIENCE_MS)
         return self
 
+    def _fit(self) -> None:
+        """Zoom out until the opened groups are in view from top to bottom. Zoomed out far, names are shortened."""
+        outlines, zoom = self.page.locator("[class*=groupOutlineBox]"), self.page.get_by_role("slider").last
+        outlines.first.wait_for()
+        while not outlines.evaluate_all(_ALL_IN_VIEW):
+            before = zoom.get_attribute("aria-valuenow") or ""
+            self.page.get_by_label("zoom_out").click()
+            expect(zoom).not_to_have_attribute("aria-valuenow", before, timeout=_PATIENCE_MS)
+
     def asset_names(self) -> list[str]:
         """The last part of the key of every asset drawn in the opened groups, sorted."""
-        self._assets.first.wait_for()
-        names: list[str] = self._assets.evaluate_all(
-            "found => found.map(e => e.querySelector('[data-tooltip]').dataset.tooltip)"
-        )
-        return sorted(names)
+        self._names.first.wait_for()
+        return sorted(self._names.all_inner_texts())
 
     def launch_backfill(self, first: str, last: str) -> str:
         """Materialize all drawn assets for the partitions first to last, by clicking; return the backfill's id."""
@@ -292,13 +328,18 @@ class AssetPage(_DagsterPage):
     def checks(self) -> dict[str, str]:
         """Every check and the status in the list, which for a partitioned check speaks of all partitions together."""
         self.open_checks()
+        heading = self.page.get_by_text(re.compile(r"^Checks \(\d+\)$"))
+        wanted = int(re.sub(r"\D", "", heading.inner_text()))
         # The icon comes with the status: until then a row holds only the name.
         rows = self._check_list().filter(has=self.page.get_by_role("img"))
         rows.first.wait_for()
-        found = {}
-        for row in rows.all():
-            name = row.locator("[title]").first.get_attribute("title") or ""
-            found[name] = row.inner_text().split("\n")[-1].strip()
+        found: dict[str, str] = {}
+        deadline = time.monotonic() + _PATIENCE_MS / 1000
+        # Only the rows in view are there at all, so the list is read while it moves past.
+        while len(found) < wanted and time.monotonic() < deadline:
+            found |= dict(rows.evaluate_all(_CHECKS_AND_STATUSES))
+            rows.last.evaluate(_SCROLL_HALF_A_PAGE)
+        rows.first.evaluate(_SCROLL_UP)  # as it was
         return found
 
     def check_counts(self, check: str) -> dict[str, int]:
@@ -349,7 +390,10 @@ class AssetPage(_DagsterPage):
 
     def _open_check(self, check: str, tab: str) -> None:
         self.open_checks()
+        # A long list holds only the rows in view.
+        self.page.get_by_placeholder("Filter checks").fill(check)
         self._check_list().filter(has=self.page.get_by_title(check, exact=True)).click()
+        self.page.get_by_placeholder("Filter checks").fill("")
         self.page.wait_for_url(re.compile(rf"checkDetail={re.escape(quote(check))}(&|$)"))
         # The asset's own tabs come first on the page, the check's after them.
         self.page.get_by_role("tab", name=tab).last.click()

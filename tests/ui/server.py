@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import date, timedelta
 from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
@@ -82,6 +83,36 @@ mutation TestLaunchBackfill($params: LaunchBackfillParams!) {
     __typename
     ... on LaunchBackfillSuccess { backfillId }
     ... on Error { message }
+  }
+}
+"""
+
+_REEXECUTE_BACKFILL = """
+mutation TestReexecuteBackfill($params: ReexecutionParams!) {
+  reexecutePartitionBackfill(reexecutionParams: $params) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on Error { message }
+  }
+}
+"""
+
+_STATUSES = """
+query TestStatuses($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) {
+    __typename
+    ... on AssetNotFoundError { message }
+    ... on AssetNode {
+      assetPartitionStatuses { ... on TimePartitionStatuses { ranges { status startKey endKey } } }
+      assetChecksOrError {
+        ... on AssetChecks {
+          checks {
+            name
+            partitionStatuses { ... on AssetCheckTimePartitionStatuses { ranges { status startKey endKey } } }
+          }
+        }
+      }
+    }
   }
 }
 """
@@ -272,10 +303,28 @@ class DagsterServer:
             "fromFailure": False,
             "tags": [],
         }
-        launched = self.graphql(_LAUNCH_BACKFILL, params=params)["launchPartitionBackfill"]
-        if launched["__typename"] != "LaunchBackfillSuccess":
-            raise ServerError(f"backfill refused: {launched['__typename']}: {launched.get('message')}")
-        return str(launched["backfillId"])
+        return _backfill_id(self.graphql(_LAUNCH_BACKFILL, params=params)["launchPartitionBackfill"])
+
+    def reexecute_from_failure(self, backfill_id: str) -> str:
+        """Ask for what an ended backfill has not materialized, as the UI does; return the new backfill's id."""
+        # FROM_ASSET_FAILURE is for runs; a backfill takes it for ALL_STEPS (1.13.27, retry_partition_backfill).
+        params = {"parentRunId": backfill_id, "strategy": "FROM_FAILURE"}
+        return _backfill_id(self.graphql(_REEXECUTE_BACKFILL, params=params)["reexecutePartitionBackfill"])
+
+    def partitions(self, asset: AssetKeyLike) -> dict[str, set[str]]:
+        """The partitions of a daily asset by status: MATERIALIZED, FAILED, MATERIALIZING. Missing ones are left out."""
+        return _by_status(self._statuses(asset)["assetPartitionStatuses"]["ranges"])
+
+    def check(self, asset: AssetKeyLike, name: str) -> dict[str, set[str]]:
+        """The partitions of a daily asset's check by status: SUCCEEDED, FAILED, ... Missing ones are left out."""
+        checks = {check["name"]: check for check in self._statuses(asset)["assetChecksOrError"]["checks"]}
+        return _by_status(checks[name]["partitionStatuses"]["ranges"])
+
+    def _statuses(self, asset: AssetKeyLike) -> dict[str, Any]:
+        found: dict[str, Any] = self.graphql(_STATUSES, key={"path": _path(asset)})["assetNodeOrError"]
+        if found["__typename"] != "AssetNode":
+            raise ServerError(f"asset {asset}: {found.get('message')}")
+        return found
 
     def backfill(self, backfill_id: str) -> dict[str, Any]:
         """The backfill as it stands: status, runs, and the partition counts per asset."""
@@ -378,6 +427,22 @@ class DagsterServer:
 
 def _path(key: AssetKeyLike) -> list[str]:
     return key.split("/") if isinstance(key, str) else list(key)
+
+
+def _backfill_id(launched: Mapping[str, Any]) -> str:
+    if launched["__typename"] != "LaunchBackfillSuccess":
+        raise ServerError(f"backfill refused: {launched['__typename']}: {launched.get('message')}")
+    return str(launched["backfillId"])
+
+
+def _by_status(ranges: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
+    """Ranges of days as sets of days by status."""
+    found: dict[str, set[str]] = {}
+    for each in ranges:
+        first, last = (date.fromisoformat(each[end]) for end in ("startKey", "endKey"))
+        days = {str(first + timedelta(days=after)) for after in range((last - first).days + 1)}
+        found.setdefault(each["status"], set()).update(days)
+    return found
 
 
 def _summary(backfill: Mapping[str, Any]) -> str:
