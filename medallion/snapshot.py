@@ -64,7 +64,7 @@ class Replaced:
     epochs: Mapping[str, int]
 
 
-@dataclass
+@dataclass(eq=False)
 class Snapshot:
     """A table at one version, or a table that is not there yet. Pinned once, used for reading, fencing and commit."""
 
