@@ -44,6 +44,7 @@ def test_an_operation_killed_at_any_boundary_leaves_old_or_new_and_replay_makes_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_an_operation_killed_each_time_it_reaches_a_boundary_leaves_old_or_new(name, prepared, workers, tmp_path):
     case = prepared(name)
@@ -93,6 +94,7 @@ def test_an_attempt_paused_past_its_replacement_writes_nothing(resume, prepared,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("resume", [True, False], ids=["resumed", "killed"])
 def test_an_attempt_paused_anywhere_past_its_replacement_writes_nothing(resume, prepared, workers, tmp_path):
     case = prepared("correction")

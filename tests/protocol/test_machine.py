@@ -267,5 +267,6 @@ def test_whatever_happens_every_table_is_a_function_of_the_accepted_files():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_whatever_happens_for_longer_every_table_is_a_function_of_the_accepted_files():
-    _check(Protocol, examples=120, steps=25)
+    _check(Protocol, examples=60, steps=25)

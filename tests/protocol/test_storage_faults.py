@@ -120,6 +120,7 @@ def test_a_store_that_fails_leaves_old_or_new_and_replay_makes_it_whole(name, pr
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["first load", "correction", "blocked partition", "approval"])
 def test_a_store_that_fails_at_any_call_leaves_old_or_new(name, prepared, workers, calls, tmp_path):
     for turn, fault in enumerate(_faults(calls(name), every=True)):
