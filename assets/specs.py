@@ -12,7 +12,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 
 from medallion import partitions as cut
 from medallion.errors import DeclarationError
-from medallion.gate import FAILURES, WARNINGS, compile_contract
+from medallion.gate import FAILURES, WARNINGS
 from medallion.tables import Input, Sql, Table
 
 QUARANTINE_GROUP = "quarantine"
@@ -157,7 +157,7 @@ def quarantine_spec(table: Table) -> dg.AssetSpec:
 
 
 def _column_schema(table: Table) -> dg.TableSchema:
-    compiled = compile_contract(table)
+    compiled = table.gate.compiled
     columns = []
     for column in compiled.columns:
         rules = [rule for rule in compiled.rules if rule.column == column.name and rule.scope != "shape"]

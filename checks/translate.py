@@ -6,7 +6,6 @@ import dagster as dg
 
 from medallion.compiler import Rule
 from medallion.contract import ERROR, Severity
-from medallion.gate import compile_contract
 from medallion.outcomes import Blocked, Committed, Failed, Outcome
 from medallion.tables import Table
 from medallion.verdict import Finding, Verdict
@@ -47,7 +46,7 @@ def check_specs(table: Table, partitions: dg.PartitionsDefinition | None) -> lis
 
 def rules(table: Table) -> tuple[Rule, ...]:
     """The rules that have a check of their own."""
-    return compile_contract(table).rules if table.schema is not None else ()
+    return table.gate.compiled.rules if table.schema is not None else ()
 
 
 def gate_evaluation(table: Table, key: str, outcome: Outcome) -> dict[str, object]:
@@ -57,7 +56,11 @@ def gate_evaluation(table: Table, key: str, outcome: Outcome) -> dict[str, objec
             "passed": False,
             "severity": dg.AssetCheckSeverity.ERROR,
             "description": str(outcome.error),
-            "metadata": {"outcome": "Failed", "error": type(outcome.error).__name__, "next": outcome.error.args[0]},
+            "metadata": {
+                "outcome": type(outcome).__name__,
+                "error": type(outcome.error).__name__,
+                "next": outcome.error.args[0],
+            },
         }
     verdict = outcome.verdict
     warned = verdict.severity is not None and verdict.severity >= Severity.WARNING

@@ -31,19 +31,27 @@ def cli(context: click.Context, lake: str) -> None:
 
 
 def _open(root: str) -> tuple[Project, Lake]:
-    from medallion.lake import Lake
+    return _project(), _lake(root)
+
+
+def _project() -> Project:
     from medallion.project import feeds_of, load_project
 
     folder = Path.cwd()
     feeds = feeds_of(folder)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # feeds are modules of the project's folder, which is not installed
-    project = load_project(feeds)
+    return load_project(feeds)
+
+
+def _lake(root: str) -> Lake:
+    from medallion.lake import Lake
+
     if not Path(root).is_dir():
         raise click.ClickException(
             f"there is no lake at {Path(root).absolute()}. Build one with `make run UI=0`, or set MEDALLION_LAKE."
         )
-    return project, Lake(root)
+    return Lake(root)
 
 
 @cli.command()
@@ -68,29 +76,46 @@ def summary(root: str, *, as_json: bool) -> None:
 @cli.command()
 @click.argument("table")
 @click.argument("partition", default="all")
+@click.option("--version", type=int, help="Of the table; the newest if not given.")
 @click.pass_obj
-def inspect(root: str, table: str, partition: str) -> None:
-    """What a partition was made of and how it was judged; its blocked candidate, if there is one.
+def inspect(root: str, table: str, partition: str, version: int | None) -> None:
+    """What a partition was made of and how it was judged, from the lake alone.
 
-    TABLE is written as layer/name, PARTITION as its key (not needed for an unpartitioned table).
+    TABLE is written as layer/name, PARTITION as its key (not needed for an unpartitioned table). Shown are the pinned
+    context of the batch that is live in that version, the commit that put it there, what became of earlier attempts
+    that died, and the blocked candidate, if there is one.
     """
-    from medallion.evidence import EvidenceReader, read_held
+    from medallion.inspection import inspect as look
 
-    project, lake = _open(root)
-    declared = project.table(table)
-    declared.partition.check(partition)
-    snapshot = lake.pin(declared.path, declared.partition)
-    batch_id = snapshot.batch_id(partition)
-    live = EvidenceReader(snapshot.folder)(batch_id) if batch_id else None
-    held = read_held(snapshot.folder, partition)
-    found = {
-        "table": table,
-        "partition": partition,
-        "live": json.loads(live.to_json()) if live else None,
-        "live batch": batch_id,
-        "held": json.loads(held.to_json()) if held else None,
-    }
-    click.echo(json.dumps(found, indent=2))
+    lake = _lake(root)
+    try:
+        project = _project()
+    except MedallionError:  # no feeds here, or one that cannot be imported: the lake answers alone
+        declared = None
+    else:
+        declared = project.table(table).partition
+        declared.check(partition)
+    click.echo(json.dumps(look(lake, table, partition, version, partition=declared), indent=2))
+
+
+@cli.command()
+@click.option("--apply/--dry-run", default=False, help="Remove what is found; without it, only list it.")
+@click.option("--older-than", type=click.FloatRange(min=0), default=24.0, show_default=True, metavar="HOURS")
+@click.pass_obj
+def clean(root: str, *, apply: bool, older_than: float) -> None:
+    """Find what attempts that died have left: files that no version names, and that no live attempt needs.
+
+    Rows that a version of a table still names, held candidates and the bytes of sources are never touched.
+    """
+    from medallion.strays import find_strays, remove_strays
+
+    lake = _lake(root)
+    found = find_strays(lake, older_than=older_than)
+    shown = remove_strays(lake, found, older_than=older_than) if apply else found
+    for each in shown:
+        click.echo(f"{each.kind:15} {each.size:>10,} bytes  {each.hours:8.1f} h  {each.path}")
+    verb = "removed" if apply else "found; --apply removes them"
+    click.echo(f"{len(shown)} strays, {sum(each.size for each in shown):,} bytes {verb}")
 
 
 def main() -> None:

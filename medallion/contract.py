@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, ClassVar, TypeVar
 
 import pandera.backends.polars.builtin_checks  # noqa: F401 - must be registered before the first check is made
@@ -18,32 +17,25 @@ import pandera.polars as pa
 import polars as pl
 
 from medallion.errors import DeclarationError
+from medallion.pipeline_rule import PipelineRule
+from medallion.severity import CRITICAL, ERROR, INFO, WARNING, Severity
 
-__all__ = ["CRITICAL", "ERROR", "INFO", "METADATA_KEY", "WARNING", "Contract", "Reference", "Severity", "field", "rule"]
+__all__ = [
+    "CRITICAL",
+    "ERROR",
+    "INFO",
+    "METADATA_KEY",
+    "WARNING",
+    "Contract",
+    "FrameRule",
+    "Reference",
+    "Severity",
+    "field",
+    "rule",
+    "schema_of",
+]
 
 METADATA_KEY = "medallion"
-
-
-class Severity(IntEnum):
-    """What breaking a rule does.
-
-    ======== ======================================== ==========================
-    severity a row breaks a row rule                  a table rule fails
-    ======== ======================================== ==========================
-    INFO     counted                                  recorded
-    WARNING  published, listed in ``_warnings``       published, shown
-    ERROR    quarantined with every reason            partition blocked
-    CRITICAL partition blocked                        partition blocked
-    ======== ======================================== ==========================
-    """
-
-    INFO = 0
-    WARNING = 1
-    ERROR = 2
-    CRITICAL = 3
-
-
-INFO, WARNING, ERROR, CRITICAL = Severity
 
 
 @dataclass(frozen=True)
@@ -57,24 +49,53 @@ class Reference:
 class Contract(pa.DataFrameModel):
     """Base class of contracts. Text is coerced to the declared types; what cannot be coerced is quarantined as text."""
 
+    _pipeline_rules: ClassVar[dict[str, PipelineRule]] = {}
+
     class Config:
         """pandera's options; ``coerce`` is on, because sources deliver text."""
 
         coerce = True
         strict = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # pandera takes every public attribute for a column, so the rules about partitions are taken out first.
+        rules = {name: value for name, value in vars(cls).items() if isinstance(value, PipelineRule)}
+        for name in rules:
+            delattr(cls, name)
+        cls._pipeline_rules = {**getattr(cls, "_pipeline_rules", {}), **rules}
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call] # pandera does not annotate it
+
     @classmethod
     def to_schema(cls) -> pa.DataFrameSchema:
-        """The pandera schema of this model, with the severities of its frame rules in ``schema.metadata``."""
+        """The pandera schema of this model, with what its rules say beyond pandera in ``schema.metadata``."""
         schema = super().to_schema()
-        found: dict[str, Any] = {}
+        rules: dict[str, FrameRule] = {}
         for base in reversed(cls.__mro__):
             for name, value in vars(base).items():
                 declared = getattr(getattr(value, "__func__", None), _RULE_ATTRIBUTE, None)
                 if declared is not None:
-                    found[name] = declared
-        schema.metadata = {**(schema.metadata or {}), METADATA_KEY: {"rules": found}}
+                    rules[name] = declared
+        schema.metadata = {**(schema.metadata or {}), METADATA_KEY: {"rules": rules, "pipeline": cls._pipeline_rules}}
         return schema
+
+
+def schema_of(contract: Any, where: str = "contract") -> pa.DataFrameSchema:
+    """The pandera schema of a model, or the schema itself.
+
+    Raises:
+        DeclarationError: for anything else.
+    """
+    if isinstance(contract, pa.DataFrameSchema):
+        return contract
+    if isinstance(contract, type) and issubclass(contract, pa.DataFrameModel):
+        schema: pa.DataFrameSchema = contract.to_schema()
+        own = getattr(contract.Config, "metadata", None) or {}  # pandera keeps it out of the schema
+        if METADATA_KEY in own:
+            found = schema.metadata or {}
+            merged = {**own[METADATA_KEY], **found.get(METADATA_KEY, {})}
+            schema.metadata = {**own, **found, METADATA_KEY: merged}
+        return schema
+    raise DeclarationError(f"{where}: {contract!r} is neither a Contract nor a pandera DataFrameSchema")
 
 
 def field(

@@ -7,12 +7,15 @@
     ├── UnknownPartition        a key that the table's partitions do not have, or may not have
     ├── SourceError             the landing zone cannot give a partition its file
     │   ├── SourceMissing         there is no file, and the feed does not say that there should be none
+    │   ├── SourceIncomplete      there is a file, and it is not all that the source says it sent
     │   └── SourceUnreadable      there is a file, and it cannot be parsed
     ├── InputNotCommitted       an input partition has no committed version to build on
     ├── RevisionRefused         the live version was made by a higher revision of the feed
     ├── TransformFailed         the feed's own function raised
     ├── PartitionBlocked        the gate refused a partition (raised only where a caller asks for an exception)
     ├── Superseded              another attempt committed this partition first
+    ├── HeldCandidate           a blocked candidate cannot be approved or discarded
+    ├── StorageFailed           the store did not take or give something: a full disk, an I/O error, no end of conflicts
     └── TableUnreadable         the lake holds something this version cannot read
 
 An error carries its facts as attributes, so that a caller never parses a message.
@@ -23,13 +26,16 @@ from __future__ import annotations
 __all__ = [
     "ConfigurationError",
     "DeclarationError",
+    "HeldCandidate",
     "InputNotCommitted",
     "MedallionError",
     "PartitionBlocked",
     "RevisionRefused",
     "SourceError",
+    "SourceIncomplete",
     "SourceMissing",
     "SourceUnreadable",
+    "StorageFailed",
     "Superseded",
     "TableUnreadable",
     "TransformFailed",
@@ -51,11 +57,11 @@ class ConfigurationError(MedallionError):
 
 
 class UnknownTable(MedallionError):
-    """No declared table has this name."""
+    """No table that is declared, or that the lake holds, has this name."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         self.name, self.known = name, known
-        super().__init__(f"no table is called {name!r}. Declared: {', '.join(known) or 'none'}.")
+        super().__init__(f"no table is called {name!r}. There are: {', '.join(known) or 'none'}.")
 
 
 class UnknownPartition(MedallionError):
@@ -93,6 +99,19 @@ class SourceMissing(SourceError):
             f"has no source file: {source} is not in {where}. {_STANDS}",
             f"Deliver the file and replay {table} {partition}, or, if none is to come, "
             f"say so in the feed: bronze(..., closed={{{partition!r}: 'why'}}).",
+        )
+
+
+class SourceIncomplete(SourceError):
+    """The source file of a partition is not all that the source's manifest or trailer says it sent."""
+
+    def __init__(self, table: str, partition: str, source: str, reason: str) -> None:
+        self.source, self.reason = source, reason
+        super().__init__(
+            table,
+            partition,
+            f"is incomplete: {source}: {reason}. {_STANDS}",
+            f"Have the file delivered again and replay {table} {partition}.",
         )
 
 
@@ -148,7 +167,7 @@ class RevisionRefused(_AtPartition):
             table,
             partition,
             f"was published by revision {live} of its feed, and this is revision {mine}. {_STANDS}",
-            f"Deploy revision {live} or higher; to go back on purpose, declare revision={live + 1} with the old code.",
+            f"Deploy revision {live} or higher; to go back on purpose, say so with a reason: Run(downgrade='why').",
         )
 
 
@@ -176,6 +195,27 @@ class Superseded(_AtPartition):
             partition,
             f"was committed by another attempt meanwhile (this one started at epoch {seen}, the table is at {live}).",
             "This attempt committed nothing; there is nothing to do.",
+        )
+
+
+class HeldCandidate(_AtPartition):
+    """A partition's blocked candidate cannot be approved or discarded."""
+
+
+class StorageFailed(_AtPartition):
+    """The store did not take or give something. The one error that may be gone at the next try."""
+
+    def __init__(self, table: str, partition: str, reason: str, *, published: bool = False) -> None:
+        self.reason, self.published = reason, published
+        if published:
+            what = f"was published, and could not be flushed to the disk: {reason}. It may not survive a power cut."
+        else:
+            what = f"could not be written: {reason}. {_STANDS}"
+        super().__init__(
+            table,
+            partition,
+            what,
+            f"Make room or mend the store, and replay {table} {partition}; what is left over is recognised.",
         )
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from medallion.digests import digest
 from medallion.errors import TableUnreadable
-from medallion.lake import FORMAT
+from medallion.log import FORMAT, check_format
 from medallion.staging import sync, write_durably
 from medallion.verdict import Verdict
 
@@ -50,6 +50,11 @@ class Evidence:
         references: by input or contract column: the table, its version, its content digest, and the digest of what
             this partition uses of it.
         closed: why there was no source file to read; None if there was one.
+        refused: digest of the file of its quarantined rows; None if none were refused.
+        epoch: of the partition when it was judged: a held candidate is out of date when the table has moved on.
+        recovery: what became of an earlier attempt at it that died; None if there was none.
+        downgrade: the higher revision that it replaced on purpose, and why.
+        approval: who published it although its gate had blocked it, when, and why.
     """
 
     table: str
@@ -68,6 +73,11 @@ class Evidence:
     sources: tuple[SourceFile, ...] = ()
     closed: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
+    refused: str | None = None
+    epoch: int = 0
+    recovery: str | None = None
+    downgrade: Mapping[str, Any] | None = None
+    approval: Mapping[str, Any] | None = None
 
     def to_json(self) -> bytes:
         """The document."""
@@ -84,12 +94,7 @@ class Evidence:
         """
         try:
             plain = json.loads(data)
-            written = plain.pop("format")
-            if written > FORMAT:
-                raise TableUnreadable(
-                    f"the evidence at {where} has format {written}, and this version of medallion knows up to "
-                    f"{FORMAT}. Use the version that wrote it, or a newer one."
-                )
+            check_format(plain.pop("format"), f"the evidence at {where}")
             plain["verdict"] = Verdict.from_dict(plain["verdict"])
             plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
             return cls(**plain)
@@ -113,10 +118,12 @@ def write_evidence(table: Path, documents: Sequence[Evidence], *, durable: bool)
     folder = table / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if len(documents) == 1:
-        path = folder / f"{documents[0].batch_id}.json"
+        write_durably(folder / f"{documents[0].batch_id}.json", documents[0].to_json(), durable=durable)
     else:
-        path = folder / f"{digest([each.batch_id for each in documents])}{_PACK}"
-    write_durably(path, b"\n".join(each.to_json() for each in documents), durable=durable)
+        pack = folder / f"{digest([each.batch_id for each in documents])}{_PACK}"
+        write_durably(pack, b"\n".join(each.to_json() for each in documents), durable=durable)
+        for each in documents:  # of an attempt that died alone: the reader would find it first
+            (folder / f"{each.batch_id}.json").unlink(missing_ok=True)
     if durable:
         sync(folder)
 
@@ -153,24 +160,50 @@ class EvidenceReader:
         return found
 
 
-def hold(table: Path, evidence: Evidence, accepted: pl.DataFrame, quarantined: pl.DataFrame) -> Path:
-    """Keep a blocked candidate where it can be looked at: its rows, what was refused of it, and why."""
-    folder = table / "_held" / evidence.partition
-    drop_held(table, evidence.partition)
-    folder.mkdir(parents=True, exist_ok=True)
-    if accepted.width:
-        accepted.write_parquet(folder / "accepted.parquet")
-        quarantined.write_parquet(folder / "quarantined.parquet")
-    write_durably(folder / "evidence.json", evidence.to_json())
+def hold(table: Path, evidence: Evidence, accepted: bytes | None, quarantined: bytes | None, *, durable: bool) -> Path:
+    """Keep a blocked candidate: the files that would have been committed, and why they were not.
+
+    A reader sees the whole candidate, the one before, or none: it is made under another name and put in place.
+
+    Args:
+        table: the table's folder.
+        evidence: with the digests of the two files.
+        accepted: the encoded rows that would have been published; None if it did not come to that.
+        quarantined: those that would have been refused; None if there are none.
+        durable: flush them to the disk.
+    """
+    held = table / "_held"
+    held.mkdir(parents=True, exist_ok=True)
+    made = held / f".{uuid.uuid4().hex}"
+    made.mkdir()
+    for name, data in (("accepted", accepted), ("quarantined", quarantined)):
+        if data is not None:
+            write_durably(made / f"{name}.parquet", data, durable=durable)
+    write_durably(made / "evidence.json", evidence.to_json(), durable=durable)
+    folder = held / evidence.partition
+    while True:
+        drop_held(table, evidence.partition)
+        with suppress(OSError):  # another attempt put its own there in this moment
+            made.rename(folder)
+            break
+    if durable:
+        sync(held)
     return folder
 
 
 def read_held(table: Path, key: str) -> Evidence | None:
     """The evidence of a partition's blocked candidate; None if there is none."""
     path = table / "_held" / key / "evidence.json"
-    return Evidence.from_json(path.read_bytes(), path) if path.exists() else None
+    try:
+        return Evidence.from_json(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
 
 
 def drop_held(table: Path, key: str) -> None:
     """Forget a partition's blocked candidate, because a later one was committed or took its place."""
-    shutil.rmtree(table / "_held" / key, ignore_errors=True)
+    folder = table / "_held" / key
+    gone = folder.with_name(f".{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        folder.rename(gone)  # in one step, so that nobody finds half a candidate
+        shutil.rmtree(gone, ignore_errors=True)

@@ -2,8 +2,8 @@
 
 A commit replaces whole partitions and carries, in one transaction, the files, a fence for every partition (a Delta
 ``txn`` action whose application id is the partition and whose version is its epoch) and the provenance. The fence works
-because of how Delta resolves conflicts: a commit fails if another one touched the same application id after the
-snapshot that the handle holds. So epoch and commit must use one handle, which :class:`Snapshot` keeps.
+because a commit takes the version after the one whose epochs were looked at, or fails: an attempt commits a partition
+only on top of a version in which it still stands where the attempt's own snapshot saw it.
 
 Protocol: Delta Lake's transaction log, ``txn`` actions as in PROTOCOL.md, "Transaction Identifiers".
 """
@@ -13,164 +13,72 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from medallion.errors import ConfigurationError, Superseded, TableUnreadable
+from medallion.errors import ConfigurationError, StorageFailed, Superseded, TableUnreadable, UnknownTable
+from medallion.failpoints import reach
+from medallion.log import (
+    CHECKPOINT_INTERVAL,
+    FORMAT,
+    Commit,
+    check_note,
+    find,
+    note,
+    read_fences,
+    sync_log,
+)
 from medallion.partitions import Partitioning, Whole
-from medallion.staging import DataFile, Staged, parse_name, publish_files, sync
+from medallion.snapshot import Replaced, Replacement, Snapshot
+from medallion.staging import publish_files, sync
 
-__all__ = ["FORMAT", "Lake", "Replacement", "Snapshot"]
-
-FORMAT = 1
-"""Version of what this engine writes into file names, fences and evidence. A higher one is refused."""
+__all__ = ["FORMAT", "Commit", "Lake", "Replaced", "Replacement", "Snapshot"]
 
 _FENCE = "medallion:"
-_REBASES = 20
-_CONFIGURATION = {"delta.logRetentionDuration": "interval 30 days", "delta.checkpointInterval": "50"}
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """What a commit puts in place of partitions: the prepared files, each with the batch that made it."""
-
-    files: Sequence[tuple[Staged, DataFile]]
-    keys: Sequence[str]
-    schema: pl.Schema
-    """Of the files, the partition column included."""
-
-
-@dataclass
-class Snapshot:
-    """A table at one version, or a table that is not there yet. Pinned once, used for reading, fencing and commit."""
-
-    lake: Lake
-    path: str
-    partition: Partitioning
-    handle: DeltaTable | None
-    _files: dict[str, tuple[DataFile, ...]] | None = field(default=None, repr=False)
-
-    @property
-    def folder(self) -> Path:
-        """Where the table lies."""
-        return self.lake.root / self.path
-
-    @property
-    def version(self) -> int | None:
-        """The Delta version; None if there is no table yet."""
-        return None if self.handle is None else self.handle.version()
-
-    @cached_property
-    def schema(self) -> pl.Schema:
-        """Columns and types, partition column included; empty if there is no table yet."""
-        if self.handle is None:
-            return pl.Schema()
-        return pl.Schema(self.handle.schema().to_arrow())
-
-    @property
-    def files(self) -> Mapping[str, tuple[DataFile, ...]]:
-        """The live files by partition key."""
-        if self._files is None:
-            self._files = self._read_files()
-        return self._files
-
-    def _read_files(self) -> dict[str, tuple[DataFile, ...]]:
-        if self.handle is None:
-            return {}
-        actions = pl.DataFrame(self.handle.get_add_actions(flatten=True))
-        column = None if isinstance(self.partition, Whole) else f"partition.{self.partition.column}"
-        found: dict[str, list[DataFile]] = defaultdict(list)
-        for row in actions.iter_rows(named=True):
-            named = parse_name(row["path"])
-            if named is None:
-                raise TableUnreadable(
-                    f"{self.path} at {self.folder} holds {row['path']}, which this engine did not write. It replaces "
-                    "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
-                    "point the feed at another table name."
-                )
-            key = Whole.KEY if column is None else str(row[column])
-            found[key].append(DataFile(key, row["path"], *named, row["num_records"], row["size_bytes"]))
-        return {key: tuple(files) for key, files in found.items()}
-
-    def batch_id(self, key: str) -> str | None:
-        """The batch that the live files of a partition carry; None if there are none."""
-        files = self.files.get(key)
-        return files[0].batch_id if files else None
-
-    def content(self, key: str) -> str | None:
-        """The content digest of a partition; None if it is not committed."""
-        files = self.files.get(key)
-        return "+".join(sorted(file.digest for file in files)) if files else None
-
-    def rows(self, key: str) -> int:
-        """Rows of a partition, from the log."""
-        return sum(file.rows for file in self.files.get(key, ()))
-
-    def epoch(self, key: str) -> int:
-        """How many times a partition has been committed, as this snapshot sees it."""
-        if self.handle is None or self.handle.version() == 0:
-            return 0  # version 0 makes the table and commits no partition
-        return self.handle.transaction_version(_FENCE + key) or 0
-
-    def columns(self, key: str) -> tuple[str, ...]:
-        """The columns that the files of a partition really have; in bronze, those that the source delivered."""
-        return tuple(dict.fromkeys(name for file in self.files.get(key, ()) for name in self._footer(file)))
-
-    def _footer(self, file: DataFile) -> list[str]:
-        return list(pl.read_parquet_schema(self.folder / file.path))
-
-    def scan(self, keys: Iterable[str], columns: Iterable[str] | None = None) -> pl.LazyFrame:
-        """The rows of some partitions at this version, with the partition column; empty if none is committed.
-
-        Args:
-            keys: the partitions.
-            columns: read only these besides the partition column; all of the table if not given.
-        """
-        paths = [str(self.folder / file.path) for key in keys for file in self.files.get(key, ())]
-        column = self.partition.column
-        wanted = set(self.schema if columns is None else columns)
-        physical = {name: dtype for name, dtype in self.schema.items() if name != column and name in wanted}
-        if not paths:
-            return pl.LazyFrame(schema={**physical, **({column: self.partition.dtype} if column else {})})
-        if isinstance(self.partition, Whole):
-            return pl.scan_parquet(paths, schema=physical, missing_columns="insert", extra_columns="ignore", glob=False)
-        return pl.scan_parquet(
-            paths,
-            schema=physical,
-            hive_partitioning=True,
-            hive_schema={column: self.partition.dtype},
-            missing_columns="insert",
-            extra_columns="ignore",
-            glob=False,
-        )
+_FEW_FENCES = 8
+"""For more, the log is read once for all of them."""
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_TRIES = 50
+"""Other partitions' commits that may get in the way of one commit; each waits a little longer than the one before."""
+_FRESH = 3600.0
+"""Seconds after which prepared files are written again before they are committed."""
+_FAULTS = 3
+"""Tries if nothing got in the way: then it is the store that does not take the commit."""
+_CONFIGURATION = {
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+}
 
 
 class Lake:
     """A folder of Delta tables, ``<root>/<layer>/<table>``."""
 
-    def __init__(self, root: str | os.PathLike[str], *, durable: bool = True) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, durable: bool | None = None) -> None:
         """Open a lake; its folder is made if it is not there.
 
         Args:
             root: the folder.
             durable: flush files and log entries to the disk before a commit counts as done. Without it a commit
-                survives a killed process, and may not survive a power cut.
+                survives a killed process, and may not survive a power cut. If not given, ``MEDALLION_DURABLE`` in the
+                environment says so (``0`` is off), and otherwise it is done.
 
         Raises:
             ConfigurationError: if the folder cannot be made or written.
         """
         self.root = Path(root).absolute()
-        self.durable = durable
+        asked = os.environ.get("MEDALLION_DURABLE", "1").lower()
+        self.durable = asked not in {"0", "no", "off", "false"} if durable is None else durable
+        self._opened: dict[str, tuple[DeltaTable, tuple[int, int] | None]] = {}
+        self._lock = threading.RLock()
+        """Held while a kept handle is moved, read or committed with; it is one for all threads of the process."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -199,7 +107,9 @@ class Lake:
                     "MEDALLION_LAKE to another folder."
                 )
         try:
-            handle = DeltaTable(str(folder), version=version)
+            with self._lock:
+                handle = self._newest(path) if version is None else DeltaTable(str(folder), version=version)
+                return self._snapshot(handle, path, partition)
         except TableNotFoundError:
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
@@ -208,105 +118,191 @@ class Lake:
                 f"{path} at {folder} cannot be opened: {reason}. Nothing was written. Restore its _delta_log from a "
                 "copy, or move the folder away and replay the table from the layer below."
             ) from error
-        _check_cut(handle, path, partition)
-        return Snapshot(self, path, partition, handle)
 
-    def replace(
-        self, snapshot: Snapshot, replacement: Replacement, *, metadata: Mapping[str, Any], fenced: Sequence[str]
-    ) -> int:
+    def _snapshot(self, handle: DeltaTable, path: str, partition: Partitioning) -> Snapshot:
+        _check_cut(handle, path, partition)
+        check_note(handle.metadata().description, f"{path} at {self.root / path}")
+        actions = pl.DataFrame(handle.get_add_actions(flatten=True))
+        wanted = ["path", "size_bytes", "num_records", *([f"partition.{partition.column}"] if partition.column else [])]
+        schema = pl.Schema(handle.schema().to_arrow())
+        live = actions.select(wanted) if actions.height else pl.DataFrame()
+        return Snapshot(self, path, partition, handle.version(), schema, live)
+
+    def _newest(self, path: str) -> DeltaTable:
+        """The table's handle, moved to the newest version. One is kept for each table: opening reads the whole log.
+
+        Raises:
+            TableNotFoundError: if there is no table.
+        """
+        log = self.root / path / "_delta_log"
+        known = self._opened.get(path)
+        if known is not None and known[1] == _mark(log, known[0].version()):
+            handle = known[0]
+            try:
+                handle.update_incremental()
+            except DeltaError:  # the entries in between have expired
+                handle = DeltaTable(str(self.root / path))
+        else:  # never opened, or made anew under the same name
+            handle = DeltaTable(str(self.root / path))
+        self._opened[path] = (handle, _mark(log, handle.version()))
+        return handle
+
+    def epochs(self, snapshot: Snapshot, keys: Collection[str]) -> dict[str, int]:
+        """How many times each of some partitions has been committed, as a snapshot sees it."""
+        if not snapshot.version:
+            return dict.fromkeys(keys, 0)  # version 0 makes the table and commits no partition
+        if len(keys) > _FEW_FENCES:
+            found = read_fences(snapshot.folder / "_delta_log", snapshot.version, _FENCE)
+            if found is not None:
+                return {key: found.get(key, 0) for key in keys}
+        with self._lock:
+            known = self._opened.get(snapshot.path)
+            if known is not None and known[0].version() == snapshot.version:
+                handle = known[0]
+            else:
+                handle = DeltaTable(str(snapshot.folder), version=snapshot.version)
+            return {key: handle.transaction_version(_FENCE + key) or 0 for key in keys}
+
+    def open(self, path: str, version: int | None = None) -> Snapshot:
+        """Open a table that is cut as the lake itself says, for those who do not know its declaration.
+
+        Raises:
+            UnknownTable: if there is no such table, with those that there are.
+            TableUnreadable: if it cannot be read at that version.
+        """
+        folder = self.root / path
+        if not DeltaTable.is_deltatable(str(folder)):
+            logs = self.root.glob("*/*/_delta_log")
+            raise UnknownTable(path, tuple(sorted(str(log.parent.relative_to(self.root)) for log in logs)))
+        try:
+            columns = DeltaTable(str(folder), version=version).metadata().partition_columns
+        except (DeltaError, OSError) as error:
+            at = "" if version is None else f" at version {version}"
+            raise TableUnreadable(f"{path} at {folder} cannot be opened{at}: {str(error).splitlines()[0]}") from error
+        return self.pin(path, Partitioning(columns[0]) if columns else Whole(), version)
+
+    def replace(self, snapshot: Snapshot, replacement: Replacement, *, metadata: Mapping[str, Any]) -> Replaced:
         """Commit: put prepared files in the place of whole partitions, in one transaction.
 
         The files are written under their names and flushed first, then the log entry is written, then it is flushed. If
-        another commit gets in the way, the partitions are looked at again: if all of them still stand where the
-        snapshot saw them, the commit is tried on top; else this attempt has been superseded.
+        another commit gets in the way, the partitions are looked at again: those that still stand where the snapshot
+        saw them are tried on top, with the files as they are; the others have been superseded and stay as they are.
 
         Args:
-            snapshot: pinned when the attempt started; its handle is the fence.
-            replacement: the files; ``keys`` without a file are emptied.
-            metadata: provenance, kept in the commit.
-            fenced: the partitions whose epoch is raised, all of ``replacement.keys`` as a rule.
+            snapshot: pinned when the attempt started; the epochs that it sees are the fence.
+            replacement: the files; partitions without one are emptied.
+            metadata: provenance, kept in the commit; ``attempt`` names whose commit it is.
 
         Returns:
-            the version that was committed.
+            the version, and the partitions that were superseded.
 
         Raises:
-            Superseded: another attempt committed one of the partitions; nothing was published.
             TableUnreadable: the table's columns have other types than the files'.
+            StorageFailed: the store does not take the files or the commit; it says whether anything was published.
         """
-        seen = {key: snapshot.epoch(key) for key in fenced}
-        if snapshot.handle is None:
-            snapshot = self._create(snapshot, replacement.schema)
-            # Whoever made the table may have committed these partitions as well.
-            version = self._examine(snapshot, replacement, seen)
-            if version is not None:
-                return version
-        self._check_schema(snapshot, replacement)
+        seen = snapshot.epochs(replacement.batches)
+        tip = snapshot
+        if snapshot.version is None:
+            tip = self._create(snapshot, replacement.schema)
+        elif snapshot.overtaken:
+            tip = self.pin(snapshot.path, snapshot.partition)
+        what = "quarantine" if snapshot.path.startswith("quarantine/") else "table"
+        self._check_schema(tip, replacement)
         publish_files(replacement.files, snapshot.folder, durable=self.durable)
-        version = None
-        for attempt in range(_REBASES):
+        reach(f"{what} files written")
+        replaced = self._commit(snapshot, tip, replacement, metadata, seen)
+        if replaced.version is not None:
+            snapshot.overtaken = True
+            reach(f"{what} committed")
+            if self.durable:
+                try:
+                    sync_log(snapshot.folder, snapshot.version, replaced.version)
+                except OSError as error:
+                    key, reason = next(iter(replaced.epochs)), error.strerror or str(error)
+                    raise StorageFailed(snapshot.path, key, reason, published=True) from error
+            reach(f"{what} log synced")
+        return replaced
+
+    def _commit(
+        self, pinned: Snapshot, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any],
+        seen: Mapping[str, int],
+    ) -> Replaced:  # fmt: skip
+        superseded: dict[str, Superseded] = {}
+        faults, written = 0, time.time()
+        for attempt in range(_TRIES):
+            if tip is not pinned:
+                stands = tip.epochs(replacement.batches)
+                moved = {key: epoch for key, epoch in stands.items() if epoch != seen[key]}
+                superseded |= {key: Superseded(tip.path, key, seen[key], epoch) for key, epoch in moved.items()}
+                replacement = replacement.without(moved)
+                self._check_schema(tip, replacement)
+            raised = {key: seen[key] + 1 for key in replacement.batches}
+            if not raised:
+                return Replaced(None, superseded, {})
+            if time.time() - written > _FRESH:
+                # Whoever cleans the lake from another host may have taken the files of an attempt that slept so long.
+                publish_files(replacement.files, tip.folder, durable=self.durable)
             try:
-                version = self._write(snapshot, replacement, metadata, seen)
-            except (CommitFailedError, OSError):
-                # On top of what the other commit left: its columns stay, and types are compared again.
-                before, snapshot = snapshot.version, self.pin(snapshot.path, snapshot.partition)
-                version = self._examine(snapshot, replacement, seen)
-                if version is None and (snapshot.version == before or attempt == _REBASES - 1):
-                    raise  # nobody got in the way (the disk is full, say), or too many did
-                self._check_schema(snapshot, replacement)
-            if version is not None:
-                break
-            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
-        assert version is not None
-        if self.durable:
-            self._sync_log(snapshot.folder, version)
-        return version
+                return Replaced(self._write(tip, replacement, metadata, raised), superseded, raised)
+            except (DeltaError, OSError) as error:
+                time.sleep(random.uniform(0, 0.005 * 2 ** min(attempt, 6)))
+                before, tip = tip, self.pin(tip.path, tip.partition)
+                # The commit may have succeeded although its caller was told otherwise; only the log knows.
+                ours = find(tip.commits(before.version), metadata["attempt"], replacement.batches)
+                if ours is not None:
+                    return Replaced(ours, superseded, raised)
+                faults += tip.version == before.version
+                if faults == _FAULTS or attempt == _TRIES - 1:
+                    reason = f"the log took no commit in {attempt + 1} tries: {' '.join(str(error).split())}"
+                    raise StorageFailed(tip.path, next(iter(raised)), reason) from error
+        raise AssertionError("unreachable")  # pragma: no cover - the last try returns or raises
 
     def _write(
-        self, snapshot: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], seen: Mapping[str, int]
+        self, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], epochs: Mapping[str, int]
     ) -> int:
-        handle = snapshot.handle
-        assert handle is not None
-        whole = isinstance(snapshot.partition, Whole)
-        column = snapshot.partition.column
+        column = tip.partition.column
+        # A file that stands already stays: one version that both adds and removes a path means nothing in the protocol.
+        stands = {file.path for key in replacement.batches for file in tip.files.get(key, ())}
+        kept = {file.partition for _, file in replacement.files if file.path in stands}
+        changing = [key for key in replacement.batches if key not in kept]
         now = time.time_ns() // 1_000_000  # when the files were added, as the log wants it; nothing is decided by it
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=file.path,
                 size=file.size,
-                partition_values={} if whole else {column: file.partition},
+                partition_values={column: file.partition} if column else {},
                 modification_time=now,
                 data_change=True,
                 stats=json.dumps({"numRecords": file.rows}),
             )
             for _, file in replacement.files
+            if file.partition not in kept
         ]
-        merged = pl.Schema({**snapshot.schema, **replacement.schema})
-        handle.create_write_transaction(
-            actions,
-            mode="overwrite",
-            schema=pl.DataFrame(schema=merged).to_arrow().schema,
-            partition_by=[] if whole else [column],
-            partition_filters=None if whole else [(column, "in", list(replacement.keys))],
-            commit_properties=CommitProperties(
-                custom_metadata={"medallion": json.dumps({"format": FORMAT, **metadata}, sort_keys=True)},
-                max_commit_retries=0,
-                app_transactions=[Transaction(_FENCE + key, epoch + 1) for key, epoch in seen.items()],
-            ),
-        )
-        # The handle does not move with its own commit; with no retries the commit is the next version.
-        return int(handle.version()) + 1
-
-    def _examine(self, now: Snapshot, replacement: Replacement, seen: Mapping[str, int]) -> int | None:
-        """After a failed commit: the version if it was ours after all, None to try again, or Superseded."""
-        ours = {file.path for _, file in replacement.files}
-        live = {file.path for key in replacement.keys for file in now.files.get(key, ())}
-        moved = {key: now.epoch(key) for key, epoch in seen.items() if now.epoch(key) != epoch}
-        if not moved:
-            return None
-        if live == ours and all(now.epoch(key) == epoch + 1 for key, epoch in seen.items()):
-            return now.version
-        key, epoch = next(iter(moved.items()))
-        raise Superseded(now.path, key, seen[key], epoch)
+        merged = pl.Schema({**tip.schema, **replacement.schema})
+        told = {"format": FORMAT, **metadata, "batches": dict(replacement.batches)}
+        version = int(tip.version or 0) + 1
+        # deltalake would read the table again after each commit, to see whether a checkpoint is due: here it is told.
+        hooks = None if (version + 1) % CHECKPOINT_INTERVAL == 0 else _NO_HOOKS
+        with self._lock:
+            handle = self._newest(tip.path)
+            if handle.version() != tip.version:
+                raise CommitFailedError(f"the table is at version {handle.version()}, no longer at {tip.version}")
+            handle.create_write_transaction(
+                actions,
+                mode="overwrite" if changing else "append",
+                schema=pl.DataFrame(schema=merged).to_arrow().schema,
+                partition_by=[column] if column else [],
+                partition_filters=[(column, "in", changing)] if column and changing else None,
+                commit_properties=CommitProperties(
+                    custom_metadata={"medallion": json.dumps(told, sort_keys=True)},
+                    # No retries: deltalake's own would commit on top of versions whose fences nobody has looked at. So
+                    # a handle commits the version after its own, or nothing; that alone is the fence.
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(_FENCE + key, epoch) for key, epoch in epochs.items()],
+                ),
+                post_commithook_properties=hooks,
+            )
+        return version
 
     def _create(self, snapshot: Snapshot, schema: pl.Schema) -> Snapshot:
         column = snapshot.partition.column
@@ -316,8 +312,12 @@ class Lake:
                 schema=pl.DataFrame(schema=schema).to_arrow().schema,
                 mode="error",
                 partition_by=[column] if column else [],
+                description=note(),
                 configuration=_CONFIGURATION,
             )
+            if self.durable:
+                for folder in (snapshot.folder, *snapshot.folder.parents[:2]):
+                    sync(folder)
         except (DeltaError, OSError):
             # Another process was first; what it made is used, if it can be read.
             if not DeltaTable.is_deltatable(str(snapshot.folder)):
@@ -335,12 +335,14 @@ class Lake:
                     "rebuild it from the layer below."
                 )
 
-    def _sync_log(self, folder: Path, version: int) -> None:
-        log = folder / "_delta_log"
-        entry = log / f"{version:020}.json"
-        if entry.exists():
-            sync(entry)
-        sync(log)
+
+def _mark(log: Path, version: int) -> tuple[int, int] | None:
+    """Tells a log entry from one of the same number in a table that was made anew."""
+    try:
+        stat = (log / f"{version:020}.json").stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _check_cut(handle: DeltaTable, path: str, partition: Partitioning) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from medallion import errors
 from medallion.errors import MedallionError, PartitionBlocked
 from medallion.evidence import Evidence
 from medallion.verdict import Verdict
 
-__all__ = ["Blocked", "Committed", "Failed", "Outcome", "Report", "Unchanged"]
+__all__ = ["Blocked", "Committed", "Failed", "Outcome", "Report", "Superseded", "Unchanged"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class Committed:
     version: int
     was: Verdict | None = None
     """The verdict of the version before, if there was one."""
+    recovery: str | None = None
+    """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
+    acknowledgement`` or ``superseded``; None if there was none."""
 
     @property
     def verdict(self) -> Verdict:
@@ -30,10 +34,16 @@ class Committed:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """The live files already hold this batch; nothing was written."""
+    """The live files already hold this batch; nothing was written.
+
+    After a commit without acknowledgement this is the acknowledgement.
+    """
 
     evidence: Evidence
     version: int
+    recovery: str | None = None
+    """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
+    acknowledgement`` or ``superseded``; None if there was none."""
 
     @property
     def verdict(self) -> Verdict:
@@ -47,6 +57,9 @@ class Blocked:
 
     evidence: Evidence
     held: Path
+    recovery: str | None = None
+    """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
+    acknowledgement`` or ``superseded``; None if there was none."""
 
     @property
     def verdict(self) -> Verdict:
@@ -65,6 +78,16 @@ class Failed:
     """The partition could not be judged: no source, an unreadable one, an input that is not there, or an error."""
 
     error: MedallionError
+    recovery: str | None = None
+    """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
+    acknowledgement`` or ``superseded``; None if there was none."""
+
+
+@dataclass(frozen=True)
+class Superseded(Failed):
+    """Another attempt committed the partition after this one had started. This one published nothing of it."""
+
+    error: errors.Superseded
 
 
 Outcome = Committed | Unchanged | Blocked | Failed

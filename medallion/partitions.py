@@ -21,14 +21,24 @@ import polars as pl
 
 from medallion.errors import DeclarationError, UnknownPartition
 
-__all__ = ["Daily", "Hourly", "Keys", "Monthly", "Partitioning", "TimePartitioning", "Weekly", "Whole"]
+__all__ = [
+    "Daily",
+    "Hourly",
+    "Keys",
+    "Monthly",
+    "Partitioning",
+    "TimePartitioning",
+    "Weekly",
+    "Whole",
+    "check_safe_key",
+]
 
 _SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _RESERVED = {"__HIVE_DEFAULT_PARTITION__", ".", ".."}
 
 
-def _check_safe(key: str) -> str:
+def check_safe_key(key: str) -> str:
     """Return ``key`` if it may name a partition in a path.
 
     Partition values are read back from the paths of the files, so a key may hold only characters that every file
@@ -74,7 +84,7 @@ class Partitioning:
         Raises:
             UnknownPartition: with the rule that the key breaks.
         """
-        _check_safe(key)
+        check_safe_key(key)
         if key not in self._known:
             keys = self.keys()
             raise UnknownPartition(key, f"the table has {len(keys)} partitions, {keys[0]} to {keys[-1]}")
@@ -123,7 +133,7 @@ class Keys(Partitioning):
         if not self.values or len(set(self.values)) != len(self.values):
             raise DeclarationError(f"Keys({self.column!r}) needs at least one key, each only once: {self.values}")
         for key in self.values:
-            _check_safe(key)
+            check_safe_key(key)
 
     def keys(self) -> tuple[str, ...]:
         """The keys as declared."""

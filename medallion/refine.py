@@ -20,6 +20,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from medallion.attempts import attempting
 from medallion.digests import digest
 from medallion.errors import (
     ConfigurationError,
@@ -27,16 +28,21 @@ from medallion.errors import (
     MedallionError,
     RevisionRefused,
     SourceUnreadable,
+    StorageFailed,
     TransformFailed,
 )
 from medallion.evidence import Evidence, EvidenceReader, drop_held, hold, read_held, write_evidence
-from medallion.gate import Split, compile_contract, empty_split, judge, missing_column_verdict
-from medallion.inputs import Connect, Pinned, reference_values, transformed, used_digests
-from medallion.lake import Lake, Replacement, Snapshot
-from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
+from medallion.failpoints import reach
+from medallion.gate import Split
+from medallion.inputs import Connect, Pinned, attach_target, reference_values, transformed, used_digests
+from medallion.lake import Lake, Snapshot
+from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Superseded, Unchanged
 from medallion.partitions import Whole
+from medallion.publication import Prepared, Publication, reconcile
+from medallion.published import History
 from medallion.sources import Landed, LandingZone, collect_sources, header, parse
 from medallion.staging import as_stored, stage
+from medallion.stale import contract_digest
 from medallion.tables import Table
 from medallion.verdict import Verdict
 
@@ -58,6 +64,7 @@ class Run:
         connect: opens a DuckDB connection, for tables written in SQL.
         slice_bytes: estimated bytes of a slice in memory; a slice is one commit and the most that is redone after a
             crash.
+        downgrade: why a lower revision may replace a higher one; None refuses it. The reason is recorded.
     """
 
     lake: Lake
@@ -66,6 +73,7 @@ class Run:
     started_at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
     connect: Connect = duckdb.connect
     slice_bytes: int = 512 * 1024 * 1024
+    downgrade: str | None = None
 
 
 _watcher: ContextVar[Callable[[str, int], None]] = ContextVar("watcher", default=lambda table, settled: None)
@@ -132,7 +140,6 @@ class _Attempt:
         self.table, self.run_, self.lake = table, run, run.lake
         self.id = uuid.uuid4().hex
         self.target = self.lake.pin(table.path, table.partition)
-        self.quarantine = self.lake.pin(table.quarantine_path, table.partition) if table.quarantine_path else None
         self.inputs = {
             name: Pinned(each, self.lake.pin(each.table.path, each.table.partition))
             for name, each in table.inputs.items()
@@ -141,9 +148,11 @@ class _Attempt:
             column: (reference, self.lake.pin(reference.table.path, reference.table.partition))
             for column, reference in table.references.items()
         }
-        self.contract = compile_contract(table).digest if table.schema is not None else ""
+        self.contract = contract_digest(table)
         self._evidence = EvidenceReader(self.target.folder)
+        self.recoveries: dict[str, str] = {}
         self.outcomes: dict[str, Outcome] = {}
+        self.publication = Publication(table, self.target, self._metadata())
 
         self.steps = _Bronze(self) if table.layer == "bronze" else _Refined(self)
 
@@ -152,21 +161,55 @@ class _Attempt:
         return self.steps.identify(keys)
 
     def run(self, keys: Sequence[str]) -> dict[str, Outcome]:
-        """Settle all partitions."""
-        waiting = self.identify(keys)
+        """Settle all partitions, and what attempts that died have left of them."""
+        reach("pinned")
+        try:
+            waiting = self.identify(keys)
+            reach("identified")
+            with attempting(self.target, self.id, self.run_.run_id, keys, waiting) as self.recoveries:
+                self._settle_all(waiting)
+                self._agree(keys)
+        except OSError as error:  # no room even for a record, or to keep the source files
+            for key in keys:
+                self.outcomes.setdefault(key, Failed(self._storage_failed(key, error)))
+        return {
+            key: replace(outcome, recovery=self.recoveries[key]) if key in self.recoveries else outcome
+            for key, outcome in self.outcomes.items()
+        }
+
+    def _agree(self, keys: Sequence[str]) -> None:
+        """See to it that the quarantine holds what belongs to the live versions, where an earlier attempt died."""
+        left = [key for key in keys if not isinstance(self.outcomes.get(key), Committed)]
+        if self.table.quarantine_path is not None and left:
+            try:
+                reconcile(self.table, self.lake, left, self._metadata(), self._evidence)
+            except (StorageFailed, OSError) as error:  # the next attempt at one of them looks again
+                _log.warning("%s: %s", self.table.quarantine_path, error)
+
+    def _storage_failed(self, key: str, error: OSError) -> StorageFailed:
+        return StorageFailed(self.table.path, key, error.strerror or str(error))
+
+    def _settle_all(self, waiting: Sequence[str]) -> None:
         _watcher.get()(self.table.path, len(self.outcomes))
         for piece in self.steps.slices(waiting):
             for settled in self._settle(piece, self.steps.prepare):
                 self.outcomes.update(settled)
                 _watcher.get()(self.table.path, len(settled))
-        return self.outcomes
 
     def _settle(
         self, keys: Sequence[str], prepare: Callable[[Sequence[str]], _Candidate]
     ) -> Iterator[dict[str, Outcome]]:
         """Process a slice; if it fails as a whole, halve it until the partition at fault is alone."""
         try:
-            yield self._commit(keys, prepare(keys))
+            candidate = prepare(keys)
+            reach("judged")
+            yield self._commit(keys, candidate)
+        except (StorageFailed, OSError) as error:
+            # Not the fault of one partition, so looking for it in halves would only try the store again and again.
+            yield {
+                key: Failed(error if isinstance(error, StorageFailed) else self._storage_failed(key, error))
+                for key in keys
+            }
         except (MedallionError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             if len(keys) > 1:
                 middle = len(keys) // 2
@@ -180,8 +223,8 @@ class _Attempt:
         if isinstance(error, pl.exceptions.ColumnNotFoundError):
             name = str(error).partition('"')[2].partition('"')[0] or str(error).split()[-1].strip("'\"")
             had = next(iter(self.inputs.values())).snapshot.columns(key)
-            verdict = missing_column_verdict(self.table, key, name, had)
-            return self._hold(self.evidence(key, "", verdict), pl.DataFrame(), pl.DataFrame())
+            verdict = self.table.gate.missing_column(key, name, had)
+            return self._hold(Prepared({key: self.evidence(key, "", verdict)}, ()))
         if isinstance(error, MedallionError):
             return Failed(error)
         return Failed(TransformFailed(self.table.path, key, error))
@@ -201,8 +244,17 @@ class _Attempt:
             started_at=self.run_.started_at.isoformat(),
             verdict=verdict,
             packages=_versions(),
+            recovery=self.recoveries.get(key),
+            downgrade=self._downgrade(key),
             **more,
         )
+
+    def _downgrade(self, key: str) -> dict[str, Any] | None:
+        """What is replaced on purpose, and why."""
+        live = self.live_evidence(key) if self.run_.downgrade is not None else None
+        if live is None or live.revision <= self.table.revision:
+            return None
+        return {"from": live.revision, "reason": self.run_.downgrade}
 
     def live_evidence(self, key: str) -> Evidence | None:
         """The evidence of the live batch of a partition."""
@@ -224,17 +276,16 @@ class _Attempt:
             live = self.live_evidence(key)
             if self.target.batch_id(key) == evidence.batch_id:
                 outcomes[key] = self.unchanged(key, live or self._write_again(key, evidence))
-            elif live is not None and live.revision > self.table.revision:
+            elif live is not None and live.revision > self.table.revision and self.run_.downgrade is None:
                 outcomes[key] = Failed(RevisionRefused(self.table.path, key, self.table.revision, live.revision))
             elif evidence.verdict.blocked:
-                accepted, quarantined = (
-                    self._only(rows, key) for rows in (candidate.split.accepted, candidate.split.quarantined)
-                )
-                outcomes[key] = self._hold(evidence, accepted, quarantined)
+                outcomes[key] = self._hold(self._encode([key], candidate))
             else:
                 publish.append(key)
         if publish:
-            outcomes.update(self._publish(publish, candidate))
+            prepared = self._encode(publish, candidate)
+            reach("staged")
+            outcomes.update(self.publication.publish(prepared, self.live_evidence))
         return outcomes
 
     def _write_again(self, key: str, evidence: Evidence) -> Evidence:
@@ -243,69 +294,62 @@ class _Attempt:
         write_evidence(self.target.folder, [restored], durable=self.lake.durable)
         return restored
 
-    def _only(self, rows: pl.DataFrame, key: str) -> pl.DataFrame:
-        column = self.table.partition.column
-        if not column or not rows.width:
-            return rows
-        return rows.filter(pl.col(column) == pl.lit(self.table.partition.value(key), self.table.partition.dtype()))
-
     def _among(self, rows: pl.DataFrame, keys: Sequence[str], judged: int) -> pl.DataFrame:
         column = self.table.partition.column
-        if not column or len(keys) == judged:
+        if not column or not rows.width or len(keys) == judged:
             return rows
         return rows.filter(pl.col(column).is_in(self.table.partition.series(list(keys)).implode()))
 
-    def _hold(self, evidence: Evidence, accepted: pl.DataFrame, quarantined: pl.DataFrame) -> Blocked:
-        return Blocked(evidence, hold(self.target.folder, evidence, accepted, quarantined))
-
-    def _publish(self, keys: list[str], candidate: _Candidate) -> dict[str, Outcome]:
-        accepted = as_stored(self._among(candidate.split.accepted, keys, len(candidate.evidence)))
-        cut = self.table.partition
-        batch = {key: candidate.evidence[key].batch_id for key in keys}
-        was = {key: self.live_evidence(key) for key in keys}
-        metadata = {
-            "run_id": self.run_.run_id,
-            "attempt": self.id,
-            "revision": self.table.revision,
-            "batches": batch,
-            "packages": _versions(),
-        }
-        staged = stage(accepted, cut, keys, empty=True)
-        files = [(each, each.named(batch[each.partition], cut.folder(each.partition))) for each in staged]
-        evidence = {each.partition: replace(candidate.evidence[each.partition], content=each.digest) for each in staged}
-        self._publish_quarantine(keys, candidate, batch, metadata)
-        write_evidence(self.target.folder, list(evidence.values()), durable=self.lake.durable)
-        version = self.lake.replace(
-            self.target, Replacement(files, keys, accepted.schema), metadata=metadata, fenced=keys
-        )
-        for key in keys:
-            drop_held(self.target.folder, key)
-        return {
-            key: Committed(evidence[key], version, before.verdict if (before := was[key]) is not None else None)
+    def _encode(self, keys: Sequence[str], candidate: _Candidate) -> Prepared:
+        """The files of some partitions of a slice, and their evidence with the files' digests."""
+        cut, split, judged = self.table.partition, candidate.split, len(candidate.evidence)
+        accepted = as_stored(self._among(split.accepted, keys, judged))
+        staged = stage(accepted, cut, keys, empty=True) if accepted.width else []
+        refused = pl.DataFrame()
+        if self.table.quarantine_path is not None and split.quarantined.width:
+            batches = {key: candidate.evidence[key].batch_id for key in keys}
+            refused = self._with_batch_ids(self._among(split.quarantined, keys, judged), batches)
+        kept = stage(refused, cut, keys, empty=False) if refused.width else []
+        content = {each.partition: each.digest for each in staged}
+        refusals = {each.partition: each.digest for each in kept}
+        evidence = {
+            key: replace(candidate.evidence[key], content=content.get(key, ""), refused=refusals.get(key))
             for key in keys
         }
+        return Prepared(evidence, staged, kept, accepted.schema, refused.schema)
 
-    def _publish_quarantine(
-        self, keys: list[str], candidate: _Candidate, batch: Mapping[str, str], metadata: Mapping[str, Any]
-    ) -> None:
-        """Evidence before publication. Committed even if nothing was refused: the fence moves with the table's."""
-        if self.quarantine is None:
-            return
+    def _with_batch_ids(self, rows: pl.DataFrame, batches: Mapping[str, str]) -> pl.DataFrame:
         cut = self.table.partition
-        rows = self._among(candidate.split.quarantined, keys, len(candidate.evidence))
-        ids = (
-            pl.DataFrame([cut.series(keys), pl.Series("_batch_id", [batch[key] for key in keys])])
-            if cut.column
-            else None
-        )
-        named = (
-            rows.join(ids, on=cut.column, how="left", maintain_order="left")
-            if ids is not None
-            else rows.with_columns(pl.lit(batch[Whole.KEY]).alias("_batch_id"))
-        )
-        staged = stage(named, cut, keys, empty=False)
-        files = [(each, each.named(batch[each.partition], cut.folder(each.partition))) for each in staged]
-        self.lake.replace(self.quarantine, Replacement(files, keys, named.schema), metadata=metadata, fenced=keys)
+        if not cut.column:
+            return rows.with_columns(pl.lit(batches[Whole.KEY]).alias("_batch_id"))
+        ids = pl.DataFrame([cut.series(list(batches)), pl.Series("_batch_id", list(batches.values()))])
+        return rows.join(ids, on=cut.column, how="left", maintain_order="left")
+
+    def _hold(self, prepared: Prepared) -> Outcome:
+        """Keep a blocked candidate, unless another attempt has committed the partition since."""
+        (key,) = prepared.evidence
+        if lost := self.publication.moved([key]):
+            return Superseded(lost[key])
+        evidence = replace(prepared.evidence[key], epoch=self.target.epoch(key))
+        files = [next((each.data for each in some), None) for some in (prepared.accepted, prepared.quarantined)]
+        folder = hold(self.target.folder, evidence, *files, durable=self.lake.durable)
+        reach("held")
+        return Blocked(evidence, folder)
+
+    def _metadata(self) -> dict[str, Any]:
+        """What every commit of the attempt says; the rest of the pinned context stands in the batches' evidence."""
+        table = self.table
+        return {
+            "table": table.path,
+            "run_id": self.run_.run_id,
+            "attempt": self.id,
+            "revision": table.revision,
+            "transform": table.transform_digest,
+            "contract": self.contract,
+            "inputs": {name: [p.snapshot.path, p.snapshot.version] for name, p in self.inputs.items()},
+            "packages": _versions(),
+            **({"downgrade": self.run_.downgrade} if self.run_.downgrade else {}),
+        }
 
 
 @lru_cache(maxsize=1)
@@ -386,6 +430,7 @@ class _Bronze:
         """Parse the kept files; bronze refuses nothing but what cannot be parsed."""
         landed = [self.landed[key] for key in keys]
         rows = parse(self.table, landed, self.attempt.lake.root)
+        reach("transformed")
         column = self.table.partition.column
         runs = rows.get_column(column).rle().struct.unnest().iter_rows() if column else []
         counts = {value: length for length, value in runs}
@@ -407,6 +452,7 @@ class _Refined:
         self.attempt, self.table = attempt, attempt.table
         self.closed: dict[str, str] = {}
         self.values: dict[str, pl.Series] = {}
+        self.history = History(self.table.partition.keys(), self._past)
         self._first_evidence = EvidenceReader(next(iter(attempt.inputs.values())).snapshot.folder)
 
     def identify(self, keys: Sequence[str]) -> list[str]:
@@ -423,6 +469,11 @@ class _Refined:
                 continue
             waiting.append(key)
         return waiting
+
+    def _past(self, key: str) -> Verdict | None:
+        """The verdict of a committed partition, for rules that look back."""
+        evidence = self.attempt.live_evidence(key)
+        return None if evidence is None else evidence.verdict
 
     def _missing(self, key: str) -> tuple[tuple[str, str, str], ...]:
         wanted = [
@@ -475,7 +526,7 @@ class _Refined:
 
     @property
     def _contract(self) -> str:
-        return digest(self.attempt.contract, self.table.key, self.table.max_quarantined, self.table.version_column)
+        return self.attempt.contract
 
     def slices(self, keys: Sequence[str]) -> Iterator[list[str]]:
         """Cut by estimated bytes in memory, and so that the raw files of a slice have the same columns."""
@@ -562,12 +613,22 @@ class _Refined:
 
     def _judge(self, keys: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Split:
         rows = transformed(self.table, self.attempt.inputs, keys, columns, self.attempt.run_.connect)
+        reach("transformed")
         if not self.values:
             self.values = {
                 column: reference_values(snapshot, reference.table, reference.column)
                 for column, (reference, snapshot) in self.attempt.references.items()
             }
-        split = judge(rows, self.table, keys, self.values)
+        split = self.table.gate.judge(
+            rows,
+            keys,
+            references=self.values,
+            inputs={
+                name: attach_target(each, self.table.partition, keys, columns.get(name))
+                for name, each in self.attempt.inputs.items()
+            },
+            history=self.history,
+        )
         self._check_conserved(split, keys)
         return split
 
@@ -589,4 +650,4 @@ class _Refined:
             raise TransformFailed(self.table.path, keys[0], stray)
 
     def _nothing(self) -> Split:
-        return empty_split(self.table)
+        return self.table.gate.nothing()

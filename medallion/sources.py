@@ -9,15 +9,17 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from medallion.errors import ConfigurationError, SourceError, SourceMissing, SourceUnreadable
+from medallion.errors import ConfigurationError, SourceError, SourceIncomplete, SourceMissing, SourceUnreadable
 from medallion.evidence import SourceFile
 from medallion.staging import in_parallel, stored_type, sync, write_durably
 from medallion.tables import Table
@@ -49,6 +51,11 @@ class LandingZone:
         assert table.source is not None
         return self.root / table.source.replace("{" + table.partition.column + "}", key)
 
+    def manifest(self, table: Table, key: str) -> Path | None:
+        """Where the source says what it sent; None if it does not."""
+        given = table.manifest
+        return None if given is None else self.root / given.replace("{" + table.partition.column + "}", key)
+
     def present(self, table: Table) -> dict[str, tuple[int, int]]:
         """The partitions whose file is there, each with its size in bytes and time of change in nanoseconds."""
         found: dict[str, tuple[int, int]] = {}
@@ -67,6 +74,8 @@ class Landed:
     key: str
     file: SourceFile | None
     closed: str | None = None
+    rows: int | None = None
+    """How many rows the source says there are; None if it does not."""
 
 
 def collect_sources(
@@ -93,16 +102,39 @@ def collect_sources(
         except OSError as error:  # no permission, a folder, a broken disk: this partition's trouble alone
             return SourceUnreadable(table.path, key, name, error.strerror or str(error), None)
         sha256 = hashlib.sha256(data).hexdigest()
+        said = _manifest(table, key, landing)
+        if isinstance(said, SourceError):
+            return said
+        if said.get("sha256", sha256) != sha256:
+            reason = f"its SHA-256 is {sha256}, and the manifest says {said['sha256']}"
+            return SourceIncomplete(table.path, key, name, reason)
         kept = folder / sha256
         if not kept.exists() or kept.stat().st_size != len(data):
             write_durably(kept, data, durable=durable)
-        return Landed(key, SourceFile(name, sha256, len(data), str(kept.relative_to(lake))))
+        return Landed(key, SourceFile(name, sha256, len(data), str(kept.relative_to(lake))), rows=said.get("rows"))
 
     results = dict(zip(keys, in_parallel(collect, keys), strict=True))
     if durable:
         sync(folder)
     found = [each for each in results.values() if isinstance(each, Landed)]
     return found, {key: each for key, each in results.items() if isinstance(each, SourceError)}
+
+
+def _manifest(table: Table, key: str, landing: LandingZone) -> dict[str, Any] | SourceError:
+    """What the source says it sent; empty if it says nothing."""
+    path = landing.manifest(table, key)
+    if path is None:
+        return {}
+    name = str(path.relative_to(landing.root))
+    try:
+        said = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return SourceMissing(table.path, key, name, str(landing.root))
+    except (OSError, ValueError) as error:
+        return SourceUnreadable(table.path, key, name, str(error), None)
+    if not isinstance(said, dict) or not {"rows", "sha256"} & said.keys():
+        return SourceUnreadable(table.path, key, name, 'a manifest is written {"rows": 4031, "sha256": "..."}', None)
+    return said
 
 
 def parse(table: Table, landed: Sequence[Landed], lake: Path) -> pl.DataFrame:
@@ -185,6 +217,7 @@ def _read(table: Table, group: Sequence[Landed], lake: Path) -> pl.DataFrame:
         rows, lengths = (_read_parquet if _is_parquet(table) else _read_csv)(paths)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise _unreadable(table, group[0], str(error).splitlines()[0]) from error
+    rows, lengths = _check_complete(table, group, rows, lengths)
     column = table.partition.column
     known = pl.DataFrame(
         {
@@ -196,6 +229,31 @@ def _read(table: Table, group: Sequence[Landed], lake: Path) -> pl.DataFrame:
     which = pl.Series(range(len(files)), dtype=pl.UInt32).repeat_by(pl.Series(lengths)).explode().drop_nulls()
     numbers = pl.concat([pl.int_range(1, length + 1, eager=True, dtype=pl.Int64) for length in lengths])
     return rows.with_columns(known.select(pl.all().gather(which)).get_columns()).with_columns(_source_row=numbers)
+
+
+def _check_complete(
+    table: Table, group: Sequence[Landed], rows: pl.DataFrame, lengths: list[int]
+) -> tuple[pl.DataFrame, list[int]]:
+    """Hold each file's rows against what the source says of them; a trailer is taken off."""
+    ends = [sum(lengths[: n + 1]) for n in range(len(lengths))] if table.trailer else []
+    for each, length, end in zip(group, lengths, ends, strict=False):
+        assert each.file is not None
+        last = rows.row(end - 1) if length else (None, None)
+        if last[0] != table.trailer or len(last) < 2:
+            raise SourceIncomplete(table.path, each.key, each.file.name, f"it does not end with {table.trailer!r}")
+        if last[1] != str(length - 1):
+            reason = f"it has {length - 1} rows, and its trailer says {last[1]}"
+            raise SourceIncomplete(table.path, each.key, each.file.name, reason)
+    if table.trailer:
+        trailers = pl.Series([end - 1 for end in ends], dtype=pl.UInt32)
+        rows = rows.with_row_index("_at").filter(~pl.col("_at").is_in(trailers.implode())).drop("_at")
+        lengths = [length - 1 for length in lengths]
+    for each, length in zip(group, lengths, strict=True):
+        assert each.file is not None
+        if each.rows is not None and each.rows != length:
+            reason = f"it has {length} rows, and the manifest says {each.rows}"
+            raise SourceIncomplete(table.path, each.key, each.file.name, reason)
+    return rows, lengths
 
 
 def _is_parquet(table: Table) -> bool:

@@ -40,7 +40,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _NAME = re.compile(r"(?:.*/)?part-([0-9a-f]{32})-([0-9a-f]{32})\.parquet")
-_ENCODING: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
+ENCODING: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
 """zstd at level 1 writes as fast as snappy here and takes two thirds of the space."""
 _NO_LIMIT = 2**62
 _THREADS = 8
@@ -161,7 +161,7 @@ def stage(rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], *, e
             file_path_provider=buffer,
             approximate_bytes_per_file=_NO_LIMIT,
         )
-        rows.lazy().sink_parquet(target, **_ENCODING)
+        rows.lazy().sink_parquet(target, **ENCODING)
         for key in held:
             data = buffers[str(partition.value(key))].getvalue()
             staged.append(Staged(key, data, digest_bytes(data), counts[partition.value(key)]))
@@ -173,7 +173,7 @@ def stage(rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], *, e
 
 def _encode(rows: pl.DataFrame, key: str) -> Staged:
     buffer = io.BytesIO()
-    rows.write_parquet(buffer, **_ENCODING)
+    rows.write_parquet(buffer, **ENCODING)
     data = buffer.getvalue()
     return Staged(key, data, digest_bytes(data), rows.height)
 
@@ -227,5 +227,9 @@ def in_parallel(function: Callable[[Item], Result], items: Collection[Item]) -> 
     """Apply a function that waits for the disk to many items; an error is raised when all have ended."""
     if len(items) < _FEW:
         return [function(item) for item in items]
+    each = -(-len(items) // _THREADS)
+    shares = [list(items)[start : start + each] for start in range(0, len(items), each)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(function, items))
+        return [
+            result for share in pool.map(lambda share: [function(item) for item in share], shares) for result in share
+        ]

@@ -21,7 +21,7 @@ import polars as pl
 from medallion.contract import METADATA_KEY
 from medallion.digests import digest, digest_function
 from medallion.errors import DeclarationError
-from medallion.gate import compile_contract
+from medallion.gate import Gate, schema_of
 from medallion.partitions import Partitioning, TimePartitioning, Whole
 from medallion.staging import stored_type
 
@@ -98,9 +98,12 @@ class Table:
         key: columns that identify a row within a partition; rows are stored in this order.
         partitionwise: the transform may be given many partitions at once, because it never mixes rows of different
             values of the partition column.
-        max_quarantined: the share of rows (0 to 1) above which a partition is blocked instead of published in part.
+        max_quarantined: the share of rows (0 to 1) above which a partition is blocked instead of published in part:
+            one number for all rules together, or one by rule id, with ``"*"`` for all together.
         revision: a commit whose revision is lower than the live one is refused.
         source: bronze only: the path in the landing zone, with the partition column in braces.
+        manifest: bronze only: the path of a JSON file beside the source's, which says its ``rows``, ``sha256`` or both.
+        trailer: bronze only: what stands in the first column of a CSV file's last line, with the number of rows behind.
         closed: bronze only: partitions for which the source says that there is nothing, with the reason.
         version_column: of several rows with one key, the one with the highest value here wins.
     """
@@ -114,9 +117,11 @@ class Table:
     contract: Any = None
     key: tuple[str, ...] = ()
     partitionwise: bool = False
-    max_quarantined: float = 1.0
+    max_quarantined: float | Mapping[str, float] = 1.0
     revision: int = 1
     source: str | None = None
+    manifest: str | None = None
+    trailer: str | None = None
     closed: Mapping[str, str] = field(default_factory=dict)
     version_column: str | None = None
     description: str = ""
@@ -155,12 +160,17 @@ class Table:
         return {name: reference for name, reference in found.items() if reference is not None}
 
     @cached_property
+    def gate(self) -> Gate:
+        """What judges its rows; bronze has none, since it takes what comes."""
+        return Gate(self.schema, self.key, self.partition, self.path, self.max_quarantined, self.version_column)
+
+    @cached_property
     def transform_digest(self) -> str:
         """Names what the transform does; changes when its code, or a helper of the same project, does."""
         if isinstance(self.transform, Sql):
             return digest("sql", " ".join(self.transform.query.split()))
         if self.transform is None:
-            return digest("source", self.source)
+            return digest("source", self.source, self.trailer)
         return digest_function(self.transform)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:
@@ -176,6 +186,8 @@ def bronze(
     *,
     source: str,
     partition: Partitioning | None = None,
+    manifest: str | None = None,
+    trailer: str | None = None,
     closed: Mapping[str, str] | None = None,
     revision: int = 1,
     description: str = "",
@@ -189,6 +201,10 @@ def bronze(
         name: of the table.
         source: path in the landing zone, with the partition column in braces: ``"transactions/{day}.csv"``.
         partition: how it is cut; one unpartitioned table if not given.
+        manifest: path of a JSON file that is delivered beside each source file and says its ``rows``, its ``sha256``
+            or both, as ``"transactions/{day}.json"``; a file that is not what it says fails.
+        trailer: for CSV files that end with a line such as ``END,4031``: the text in its first column. A file without
+            that line, or with another number of rows before it, fails; the line is no row.
         closed: keys for which there is to be no file, with the reason; such a partition is committed empty.
         revision: see :class:`Table`.
         description: for people.
@@ -208,6 +224,10 @@ def bronze(
         raise DeclarationError(f"{where}: source {source!r} leads out of the landing zone; write a path inside it")
     if not source.endswith((".csv", ".parquet")):
         raise DeclarationError(f"{where}: source {source!r} must end in .csv or .parquet")
+    if manifest is not None and not isinstance(cut, Whole) and f"{{{cut.column}}}" not in manifest:
+        raise DeclarationError(f"{where}: manifest {manifest!r} does not contain {{{cut.column}}}, as the source does")
+    if trailer is not None and not source.endswith(".csv"):
+        raise DeclarationError(f"{where}: a trailer is a line of a CSV file, and the source is {source!r}")
     for key in closed or {}:
         cut.check(key)
     return Table(
@@ -215,6 +235,8 @@ def bronze(
         name,
         cut,
         source=source,
+        manifest=manifest,
+        trailer=trailer,
         closed=MappingProxyType(dict(closed or {})),
         revision=revision,
         description=description,
@@ -229,7 +251,7 @@ def silver(
     key: Sequence[str],
     partition: Partitioning | None = None,
     partitionwise: bool = False,
-    max_quarantined: float = 0.1,
+    max_quarantined: float | Mapping[str, float] = 0.1,
     revision: int = 1,
     version_column: str | None = None,
     owners: Sequence[str] = (),
@@ -366,7 +388,7 @@ def _refined(  # noqa: PLR0917 - called by the three declarations above alone
         each.check_against(cut, where)
     _check_parameters(transform, read, where)
     _check_use_by_key(read, where)
-    schema = _schema(contract, where)
+    schema = schema_of(contract, where)
     _check_columns(schema, cut, key, where)
     _check_options(schema, cut, where, more)
     table = Table(
@@ -375,7 +397,12 @@ def _refined(  # noqa: PLR0917 - called by the three declarations above alone
     )  # fmt: skip
     _check_references(table, where)
     # This refuses, when the feed is imported, every check that could not be evaluated later.
-    for column in compile_contract(table).columns:
+    for pattern, declared in schema.columns.items():
+        if declared.regex:
+            raise DeclarationError(f"{where}: column {pattern!r} is a pattern; a table's columns are named one by one")
+    for column in table.gate.compiled.columns:
+        if column.dtype is None:
+            raise DeclarationError(f"{where}: column {column.name!r} has no type; a table needs one for every column")
         if stored_type(column.dtype) is None:
             raise DeclarationError(
                 f"{where}: column {column.name!r} is {column.dtype}, which a Delta table has no type for; keep it as "
@@ -433,21 +460,8 @@ def _check_options(schema: pa.DataFrameSchema, cut: Partitioning, where: str, op
         column = options.get(option)
         if column is not None and column not in {*schema.columns, cut.column}:
             raise DeclarationError(f"{where}: {option}={column!r} is not in the contract {list(schema.columns)}")
-    if not 0 <= options["max_quarantined"] <= 1:
-        raise DeclarationError(
-            f"{where}: max_quarantined={options['max_quarantined']} is a share of the rows; write 0.05 for 5%"
-        )
     if options["revision"] < 1:
         raise DeclarationError(f"{where}: revision={options['revision']}; revisions count from 1 upwards")
-
-
-def _schema(contract: Any, where: str) -> pa.DataFrameSchema:
-    if isinstance(contract, pa.DataFrameSchema):
-        return contract
-    if inspect.isclass(contract) and issubclass(contract, pa.DataFrameModel):
-        schema: pa.DataFrameSchema = contract.to_schema()
-        return schema
-    raise DeclarationError(f"{where}: contract={contract!r} is neither a Contract nor a pandera DataFrameSchema")
 
 
 def _check_columns(schema: pa.DataFrameSchema, cut: Partitioning, key: Sequence[str], where: str) -> None:

@@ -29,8 +29,9 @@ class LakeResource(dg.ConfigurableResource[None]):
 
     root: str = ""
     """Folder of the lake; ``MEDALLION_LAKE`` from the environment, or ``lake``, if empty."""
-    durable: bool = True
-    """Flush every commit to the disk. Without it a commit survives a killed process, and perhaps not a power cut."""
+    durable: bool | None = None
+    """Flush every commit to the disk; ``MEDALLION_DURABLE`` from the environment, or yes, if not given. Without it a
+    commit survives a killed process, and perhaps not a power cut."""
 
     def open(self) -> Lake:
         """The lake.

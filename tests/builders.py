@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandera.polars as pa
 import polars as pl
 
 from medallion.contract import INFO, WARNING, Contract, field
@@ -244,3 +245,8 @@ def evidence_of(table: Table, run: Run, key: str) -> Evidence:
 def committed_keys(report: Report) -> list[str]:
     """The partitions that a refinement wrote."""
     return [key for key, outcome in report.outcomes.items() if type(outcome).__name__ == "Committed"]
+
+
+def text_schema(columns: Any, **more: Any) -> pa.DataFrameSchema:
+    """A pandera schema for rows that come as text, as those of a CSV file do: values are read as the declared types."""
+    return pa.DataFrameSchema(columns, coerce=True, **more)

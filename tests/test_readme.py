@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from medallion.lake import Lake
+from medallion.outcomes import Committed
 from medallion.project import load_project
 from medallion.refine import Run, refine
 from medallion.sources import LandingZone
@@ -45,7 +46,9 @@ def test_the_example_feed_of_the_readme_publishes_quarantines_and_tags(feed, tmp
         "silver/sign_ups": "COMPLETE",
         "gold/sign_ups_7d": "COMPLETE",
     }
-    verdict = reports["silver/sign_ups"].outcomes["2024-05-01"].verdict
+    outcome = reports["silver/sign_ups"].outcomes["2024-05-01"]
+    assert isinstance(outcome, Committed)
+    verdict = outcome.verdict
     assert (verdict.read, verdict.accepted, verdict.quarantined) == (19, 18, 1)
     assert verdict.quarantined_by_rule == {"points.le": 1}
     rows = pl.read_delta(str(tmp_path / "lake/silver/sign_ups"))

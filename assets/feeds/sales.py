@@ -7,6 +7,7 @@ from assets.feeds.products import products
 from assets.feeds.promotions import promotions
 from assets.feeds.transactions import transactions
 from medallion.contract import CRITICAL, WARNING, Contract, field, rule
+from medallion.rules import reconciles
 from medallion.tables import gold, gold_sql
 
 
@@ -23,6 +24,9 @@ class SalesOfDay(Contract):
     def no_more_baskets_than_lines(rows):
         """Every basket has at least one line."""
         return rows.baskets <= rows.lines
+
+    # Department totals are rounded to cents, so that a day of thirty departments may be off by fifteen.
+    as_sold = reconciles("lines", count="lines", sums={"sales": "sales_value"}, tolerance=0.25)
 
     @rule(WARNING, table=True)
     def groceries_were_sold(rows):
@@ -122,6 +126,9 @@ class HouseholdMonth(Contract):
     lines: int = field(gt=0)
     shopping_days: int = field(in_range=(1, 31))
     sales: float = field(ge=0, description="dollars received")
+
+    # Some 2,000 households a month, each rounded to a cent.
+    as_sold = reconciles("lines", count="lines", sums={"sales": "sales_value"}, tolerance=10)
 
     @rule(CRITICAL)
     def no_more_days_than_baskets(rows):

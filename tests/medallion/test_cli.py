@@ -125,7 +125,7 @@ def test_a_partition_that_was_never_built_is_inspected_as_empty(filled: Run):
 
 def test_an_unknown_table_is_answered_with_those_there_are(filled: Run):
     with pytest.raises(
-        UnknownTable, match=r"no table is called 'silver/order'\. Declared: bronze/orders, .*silver/orders"
+        UnknownTable, match=r"no table is called 'silver/order'\. There are: bronze/orders, .*silver/orders"
     ):
         medallion("inspect", "silver/order")
 

@@ -9,7 +9,7 @@ from medallion.errors import DeclarationError
 from medallion.partitions import Daily, Hourly, Keys, Monthly
 from medallion.refine import Run, refine
 from medallion.tables import Input, Table, bronze, gold, gold_sql, silver
-from tests.builders import DAY, MONTH, ZONE, Shop, land, pin, rows_of
+from tests.builders import DAY, MONTH, ZONE, Shop, land, pin, rows_of, text_schema
 
 EXPORT = bronze("orders", source="orders/{day}.csv", partition=DAY)
 
@@ -30,7 +30,7 @@ def declare(contract=Order, key=("order_id",), **more):
 
 def checked(*checks: pa.Check) -> pa.DataFrameSchema:
     """A contract with checks on one column."""
-    return pa.DataFrameSchema({"order_id": pa.Column(int, list(checks))})
+    return text_schema({"order_id": pa.Column(int, list(checks))})
 
 
 def test_a_table_that_is_declared_rightly_takes_its_name_and_description_from_the_function():
@@ -153,7 +153,7 @@ def test_the_partition_column_may_be_part_of_the_key_without_being_in_the_contra
 
 @pytest.mark.parametrize("name", ["_id", ".id", "*"])
 def test_reserved_column_names_are_refused(name):
-    contract = pa.DataFrameSchema({"order_id": pa.Column(int), name: pa.Column(int)})
+    contract = text_schema({"order_id": pa.Column(int), name: pa.Column(int)})
     with pytest.raises(DeclarationError, match="is reserved; names begin with a letter"):
         declare(contract)
 
@@ -192,7 +192,7 @@ def test_revisions_count_from_one():
 
 @pytest.mark.parametrize("dtype", [pl.Time, pl.Duration])
 def test_a_column_whose_type_delta_lacks_is_refused(dtype):
-    contract = pa.DataFrameSchema({"order_id": pa.Column(int), "took": pa.Column(dtype)})
+    contract = text_schema({"order_id": pa.Column(int), "took": pa.Column(dtype)})
     with pytest.raises(DeclarationError, match=r"column 'took' is .*, which a Delta table has no type for; keep it as"):
         declare(contract)
 
@@ -322,22 +322,20 @@ def test_a_check_that_cannot_be_compiled_says_how_to_write_it():
     def uses_group_by(data):
         return data.lazyframe.group_by("order_id").len().select(pl.col("len") == 1)
 
-    with pytest.raises(
-        DeclarationError, match=r"uses LazyFrame\.group_by, which cannot be compiled .* Write it as one"
-    ):
+    with pytest.raises(DeclarationError, match=r"cannot be compiled .*uses LazyFrame\.group_by.* Write one"):
         declare(checked(pa.Check(uses_group_by)))
 
 
-def test_a_check_that_returns_no_selection_says_how_to_write_it():
-    with pytest.raises(DeclarationError, match=r"the check returns bool; write: return data\.lazyframe\.select"):
-        declare(checked(pa.Check(lambda data: True)))
+def test_a_check_that_returns_neither_a_selection_nor_a_bool_says_how_to_write_it():
+    with pytest.raises(DeclarationError, match=r"write.*: return data\.lazyframe\.select"):
+        declare(checked(pa.Check(lambda data: 7)))
 
 
 def test_a_column_without_a_type_and_a_column_that_is_a_pattern_are_refused():
     with pytest.raises(DeclarationError, match="has no type; a table needs one for every column"):
-        declare(pa.DataFrameSchema({"order_id": pa.Column()}))
+        declare(text_schema({"order_id": pa.Column()}))
     with pytest.raises(DeclarationError, match="is a pattern; a table's columns are named one by one"):
-        declare(pa.DataFrameSchema({"order_id": pa.Column(int), "x.*": pa.Column(int, regex=True)}))
+        declare(text_schema({"order_id": pa.Column(int), "x.*": pa.Column(int, regex=True)}))
 
 
 def test_every_declaration_error_names_the_table():
@@ -345,7 +343,7 @@ def test_every_declaration_error_names_the_table():
         {"key": []},
         {"raw": "orders"},
         {"revision": 0},
-        {"contract": checked(pa.Check(lambda data: True))},
+        {"contract": checked(pa.Check(lambda data: 7))},
     ]
     for wrong in mistakes:
         with pytest.raises(DeclarationError, match=r"^silver[ /]'?identity"):
@@ -357,7 +355,7 @@ def test_every_declaration_error_names_the_table():
 
 @pytest.mark.parametrize(("cut", "kind"), [(DAY, "Daily"), (MONTH, "Monthly")])
 def test_a_day_or_month_kept_as_text_is_refused_with_the_reason(cut, kind):
-    contract = pa.DataFrameSchema({"order_id": pa.Column(int), cut.column: pa.Column(str)})
+    contract = text_schema({"order_id": pa.Column(int), cut.column: pa.Column(str)})
     with pytest.raises(DeclarationError, match=rf"is Date in {kind}, .* would not be pruned or replaced as a day"):
         declare(contract, partition=cut)
 
@@ -365,7 +363,7 @@ def test_a_day_or_month_kept_as_text_is_refused_with_the_reason(cut, kind):
 def test_an_hour_is_text_and_not_a_date():
     hours = Hourly("hour", start="2017-01-30", end="2017-01-31", timezone=ZONE)
     export = bronze("orders", source="{hour}.csv", partition=hours)
-    as_date = pa.DataFrameSchema({"order_id": pa.Column(int), "hour": pa.Column(dt.date)})
+    as_date = text_schema({"order_id": pa.Column(int), "hour": pa.Column(dt.date)})
     with pytest.raises(DeclarationError, match="partition column 'hour' is String in Hourly"):
         declare(as_date, raw=export, partition=hours)
 
@@ -377,7 +375,7 @@ def test_an_hour_is_text_and_not_a_date():
 def test_a_table_cut_by_text_that_looks_like_dates_keeps_all_that_is_written(run: Run, values, together):
     cut = Keys("period", values)
     export = bronze("orders", source="{period}.csv", partition=cut)
-    contract = pa.DataFrameSchema({"order_id": pa.Column(int), "period": pa.Column(str)})
+    contract = text_schema({"order_id": pa.Column(int), "period": pa.Column(str)})
     table = declare(contract, raw=export, partition=cut)
     for number, value in enumerate(values):
         land(run, f"{value}.csv", f"order_id\n{number}\n")

@@ -39,6 +39,7 @@ from tests.builders import (
     pin_quarantine,
     refine_all,
     rows_of,
+    text_schema,
 )
 
 
@@ -245,8 +246,8 @@ def test_of_several_days_only_the_one_that_another_attempt_took_is_superseded(la
 
 
 def test_a_column_that_another_attempt_added_stays(landed: Run, shop: Shop):
-    wider = pa.DataFrameSchema({"order_id": pa.Column(int), "quantity": pa.Column(int)})
-    narrow = pa.DataFrameSchema({"order_id": pa.Column(int)})
+    wider = text_schema({"order_id": pa.Column(int), "quantity": pa.Column(int)})
+    narrow = text_schema({"order_id": pa.Column(int)})
     refine(shop.raw_orders, DAYS, landed)
 
     def declare(contract: pa.DataFrameSchema, meanwhile: Callable[[], object]) -> Table:
@@ -292,7 +293,7 @@ def test_a_table_that_was_cut_in_another_way_is_refused_and_never_overwritten(bu
 
 
 def test_rows_of_another_type_than_the_tables_are_refused_naming_both(built: Run, shop: Shop):
-    as_float = pa.DataFrameSchema({"order_id": pa.Column(float), "product_id": pa.Column(int)})
+    as_float = text_schema({"order_id": pa.Column(float), "product_id": pa.Column(int)})
 
     @silver(raw=shop.raw_orders, contract=as_float, key=["order_id"], partition=DAY)
     def orders(raw: pl.LazyFrame) -> pl.LazyFrame:

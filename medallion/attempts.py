@@ -1,0 +1,252 @@
+"""Attempts that are under way, and what became of those that died: small records beside the table.
+
+An attempt writes ``<table>/_attempts/<attempt>.json`` before it prepares anything and removes it when it has settled
+its partitions. A record that is found while its process is gone is the trace of an interruption. What had happened is
+read from the lake alone, from the commits since the version that the attempt had pinned, and kept under
+``_attempts/settled``. Nobody is ever asked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from medallion.errors import MedallionError
+from medallion.failpoints import reach
+from medallion.lake import Lake, Snapshot
+from medallion.log import FORMAT, Commit, check_format, sync_log
+from medallion.staging import write_durably
+
+__all__ = [
+    "COMMITTED",
+    "INTERRUPTED",
+    "SUPERSEDED",
+    "AttemptRecord",
+    "attempting",
+    "records",
+    "settle_dead",
+]
+
+_log = logging.getLogger(__name__)
+
+COMMITTED = "committed without acknowledgement"
+INTERRUPTED = "interrupted before commit"
+SUPERSEDED = "superseded"
+
+_TELLING = (COMMITTED, SUPERSEDED, INTERRUPTED)
+_FOLDER = "_attempts"
+_SETTLED = "settled"
+_SAFE_AGE = 24 * 3600.0
+"""Seconds after which an attempt on another host is taken for dead. Whether its process lives cannot be seen from here;
+if it does, it is fenced like any other."""
+
+_live: set[str] = set()
+"""The attempts that run in this process."""
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """An attempt at some partitions of a table.
+
+    Attributes:
+        version: of the table, pinned by the attempt; None if there was no table.
+        boot, born: of the host and the process, so that a process number that was given again is recognised.
+        started_at: seconds since 1970, by the clock of the host.
+    """
+
+    attempt: str
+    run_id: str
+    table: str
+    partitions: tuple[str, ...]
+    version: int | None
+    host: str
+    boot: str
+    pid: int
+    born: str
+    started_at: float
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the attempt may still be running."""
+        host, boot = _host()
+        if self.host != host:
+            return time.time() - self.started_at < _SAFE_AGE
+        if self.pid == os.getpid():
+            return self.attempt in _live
+        return self.boot == boot and self.born == _born(self.pid)
+
+
+@contextmanager
+def attempting(
+    target: Snapshot, attempt: str, run_id: str, keys: Sequence[str], waiting: Sequence[str]
+) -> Iterator[dict[str, str]]:
+    """Keep a record of an attempt while the block runs; it stays behind if the block is left by an exception.
+
+    Args:
+        target: the table, as the attempt has pinned it.
+        attempt: names the attempt.
+        run_id: names the run that it belongs to.
+        keys: the partitions that are asked for.
+        waiting: those that it is to prepare; without any, nothing is recorded.
+
+    Yields:
+        for partitions that earlier attempts left when they died: what had happened to them.
+    """
+    path = target.folder / _FOLDER / f"{attempt}.json"
+    _live.add(attempt)
+    try:
+        if waiting:
+            _write(target.folder, _record(target, attempt, run_id, waiting))
+            reach("recorded")
+        dead = _dead_attempts(target.folder, keys)
+        recoveries = _recover(target, dead, keys) if dead else {}
+        yield recoveries
+        reach("settled")
+        if dead:
+            _settle(target.folder, dead, recoveries, attempt=attempt)
+        path.unlink(missing_ok=True)
+        reach("acknowledged")
+    except MedallionError:
+        path.unlink(missing_ok=True)  # refused in good order: nothing was left halfway
+        raise
+    finally:
+        _live.discard(attempt)
+
+
+def _record(target: Snapshot, attempt: str, run_id: str, keys: Sequence[str]) -> AttemptRecord:
+    host, boot = _host()
+    pid = os.getpid()
+    return AttemptRecord(
+        attempt, run_id, target.path, tuple(keys), target.version, host, boot, pid, _born(pid), time.time()
+    )
+
+
+def _recover(target: Snapshot, dead: Sequence[AttemptRecord], keys: Collection[str]) -> dict[str, str]:
+    """What had become of the partitions when earlier attempts died; their commits are made to last."""
+    lake = target.lake
+    now = lake.pin(target.path, target.partition)  # the dead may have committed after this attempt had pinned
+    if now.version is not None and lake.durable:
+        pinned = [each.version for each in dead]
+        sync_log(now.folder, None if None in pinned else min(each for each in pinned if each is not None), now.version)
+    found = _find_recoveries(now, dead, keys)
+    for key, what in found.items():
+        _log.warning("%s %s: an earlier attempt was %s", target.path, key, what)
+    return found
+
+
+def records(table: Path) -> list[AttemptRecord]:
+    """The records that lie beside a table, oldest first.
+
+    Raises:
+        TableUnreadable: if a newer engine wrote one.
+    """
+    found = []
+    for path in (table / _FOLDER).glob("*.json"):
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # gone meanwhile, or cut off by a power cut
+            plain = json.loads(path.read_bytes())
+            check_format(plain.pop("format"), f"the attempt record {path}")
+            found.append(AttemptRecord(**{**plain, "partitions": tuple(plain["partitions"])}))
+    return sorted(found, key=lambda each: each.started_at)
+
+
+def _dead_attempts(table: Path, keys: Collection[str]) -> list[AttemptRecord]:
+    """The attempts at some of these partitions that died without settling them."""
+    wanted = set(keys)
+    return [each for each in records(table) if not wanted.isdisjoint(each.partitions) and not each.is_alive]
+
+
+def _find_recoveries(snapshot: Snapshot, dead: Sequence[AttemptRecord], keys: Collection[str]) -> dict[str, str]:
+    """What had happened to the partitions that dead attempts left, as the lake tells."""
+    found: dict[str, set[str]] = {}
+    for record in dead:
+        commits = snapshot.commits(record.version)
+        for key in set(record.partitions) & set(keys):
+            found.setdefault(key, set()).add(_what_happened(snapshot, record, key, commits))
+    return {key: next(each for each in _TELLING if each in kinds) for key, kinds in found.items()}
+
+
+def _what_happened(snapshot: Snapshot, record: AttemptRecord, key: str, commits: Sequence[Commit] | None) -> str:
+    if commits is None:
+        return INTERRUPTED if snapshot.epoch(key) == 0 else SUPERSEDED  # so long ago that the log has forgotten it
+    whose = {each.attempt for each in commits if key in each.batches}
+    if record.attempt in whose:
+        return COMMITTED
+    return SUPERSEDED if whose else INTERRUPTED
+
+
+def _settle(table: Path, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str) -> None:
+    """Take the partitions whose fate is known off the records of dead attempts, and keep what was found."""
+    for record in dead:
+        mine = {key: recoveries[key] for key in record.partitions if key in recoveries}
+        folder = table / _FOLDER / _SETTLED
+        folder.mkdir(exist_ok=True)
+        told = {"format": FORMAT, "found_by": attempt, "recoveries": mine, "record": asdict(record)}
+        write_durably(
+            folder / f"{record.attempt}.{uuid.uuid4().hex[:8]}.json", json.dumps(told).encode(), durable=False
+        )
+        left = tuple(key for key in record.partitions if key not in mine)
+        if left:
+            _write(table, replace(record, partitions=left))
+        else:
+            (table / _FOLDER / f"{record.attempt}.json").unlink(missing_ok=True)
+
+
+def settle_dead(lake: Lake, table: str, attempts: Collection[str]) -> None:
+    """Work out what became of dead attempts that nobody has followed, and keep that in place of their records.
+
+    Args:
+        lake: the lake.
+        table: ``layer/name``.
+        attempts: whose; one that turns out to live is left alone.
+    """
+    snapshot = lake.open(table)
+    for record in records(snapshot.folder):
+        if record.attempt in attempts and not record.is_alive:
+            found = _find_recoveries(snapshot, [record], record.partitions)
+            _settle(snapshot.folder, [record], found, attempt="medallion clean")
+
+
+def _write(table: Path, record: AttemptRecord) -> None:
+    folder = table / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{record.attempt}.json"
+    # Not flushed: after a power cut no attempt lives, and none needs a record to be told from a live one.
+    write_durably(path, json.dumps({"format": FORMAT, **asdict(record)}).encode(), durable=False)
+
+
+@lru_cache(maxsize=1)
+def _host() -> tuple[str, str]:
+    boot = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname(), boot
+
+
+def _born(pid: int) -> str:
+    """When a process started, in ticks since the host did; empty if there is no such process.
+
+    Where the system does not tell (no ``/proc``), every process that exists counts as the one that is meant.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        state, *rest = stat.rpartition(")")[2].split()
+        return "" if state in "ZX" else rest[18]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return "alive"

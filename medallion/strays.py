@@ -1,0 +1,201 @@
+"""What attempts that died have left on the disk, and how it is removed without touching what anybody needs.
+
+Needed, and never found here: files that any version in the log names, as live or as removed (those are for vacuum);
+refused rows of a live batch; everything of a partition at which a live attempt works; held candidates; the exact bytes
+of sources. All else is a stray once it has not been touched for a safe age.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from medallion.attempts import AttemptRecord, records, settle_dead
+from medallion.lake import Lake
+from medallion.partitions import Whole
+from medallion.staging import parse_name
+
+__all__ = ["SAFE_HOURS", "Stray", "find_strays", "remove_strays"]
+
+SAFE_HOURS = 24.0
+"""Hours without a touch after which something that nobody needs counts as left behind."""
+
+_BATCH_ID = re.compile(r'"batch_id": "([0-9a-f]{32})"')
+_TEMPORARY = re.compile(r"\..+|.+[#.]\d+|.*\.tmp|_commit_.*")
+_SETTLED_HOURS = 30 * 24.0
+
+
+@dataclass(frozen=True)
+class Stray:
+    """Something that is left over.
+
+    Attributes:
+        table: ``layer/name`` of the folder in which it lies.
+        path: relative to the lake.
+        kind: ``data file``, ``temporary file``, ``evidence``, ``attempt record`` or ``settled record``.
+        size: in bytes.
+        hours: since it was last touched.
+    """
+
+    table: str
+    path: str
+    kind: str
+    size: int
+    hours: float
+
+
+def find_strays(lake: Lake, *, older_than: float = SAFE_HOURS) -> list[Stray]:
+    """What is left over in the lake; changes nothing.
+
+    Args:
+        lake: the lake.
+        older_than: hours for which it must not have been touched.
+    """
+    found: list[Stray] = []
+    for log in sorted(lake.root.glob("*/*/_delta_log")):
+        found += _Folder(lake, log.parent).strays(older_than)
+    return found
+
+
+def remove_strays(lake: Lake, strays: list[Stray], *, older_than: float = SAFE_HOURS) -> list[Stray]:
+    """Remove what was found, unless somebody has touched it since; what has been removed."""
+    before = time.time() - older_than * 3600
+    dead = [each for each in strays if each.kind == "attempt record"]
+    for table in sorted({each.table for each in dead}):
+        settle_dead(lake, table, {Path(each.path).stem for each in dead})
+    return [each for each in strays if each in dead or _remove(lake.root / each.path, before)]
+
+
+def _remove(path: Path, before: float) -> bool:
+    """Take a file out of sight first and look at what was taken: an attempt may have just written it anew."""
+    taken = path.with_name(f".{uuid.uuid4().hex}")
+    try:
+        path.rename(taken)
+    except FileNotFoundError:
+        return False
+    if taken.stat().st_mtime >= before:
+        with suppress(FileExistsError):
+            os.link(taken, path)
+        taken.unlink()
+        return False
+    if taken.is_dir():
+        shutil.rmtree(taken)
+    else:
+        taken.unlink()
+    return True
+
+
+class _Folder:
+    """The folder of one table."""
+
+    def __init__(self, lake: Lake, folder: Path) -> None:
+        self.lake, self.folder = lake, folder
+        self.table = str(folder.relative_to(lake.root))
+        # Listed before the log and the records are read, so that what is committed meanwhile is known to them.
+        self.files = [path for path in folder.rglob("*") if path.is_file()]
+        known = self._records()
+        self.dead = [each for each in known if not each.is_alive]
+        self.busy = {key for each in known if each.is_alive for key in each.partitions}
+        self.named = _named_by_log(folder / "_delta_log")
+        self.batches = _batches(self.named)
+        # A quarantine is put back from the files of refused rows of the batches that are live in its table.
+        layer, _, name = self.table.partition("/")
+        theirs = self.lake.root / "silver" / name / "_delta_log"
+        self.refusing = _batches(_named_by_log(theirs)) if layer == "quarantine" else set()
+
+    def _records(self) -> list[AttemptRecord]:
+        # A quarantine is written by attempts at the table whose rows it refuses.
+        layer, _, name = self.table.partition("/")
+        owners = [f"{each}/{name}" for each in ("silver", "gold")] if layer == "quarantine" else [self.table]
+        return [record for owner in owners for record in records(self.lake.root / owner)]
+
+    def strays(self, older_than: float) -> list[Stray]:
+        now = time.time()
+        found = []
+        for path, kind in self._candidates():
+            with suppress(FileNotFoundError):
+                stat = path.stat()
+                hours = (now - stat.st_mtime) / 3600
+                if hours >= (max(older_than, _SETTLED_HOURS) if kind == "settled record" else older_than):
+                    relative = str(path.relative_to(self.lake.root))
+                    found.append(Stray(self.table, relative, kind, stat.st_size, hours))
+        return found
+
+    def _candidates(self) -> Iterator[tuple[Path, str]]:
+        kinds = {
+            "_attempts": self._of_attempt,
+            "_evidence": self._of_evidence,
+            "_held": self._of_held,
+            "_sources": self._of_source,
+        }
+        for path in self.files:
+            relative = path.relative_to(self.folder)
+            kind = kinds.get(relative.parts[0], self._of_data)(path, relative)
+            if kind is not None:
+                yield path, kind
+
+    def _of_attempt(self, path: Path, relative: Path) -> str | None:
+        if relative.parts[1] == "settled":
+            return "settled record"
+        return (
+            "attempt record" if path.stem in {each.attempt for each in self.dead} else self._of_source(path, relative)
+        )
+
+    def _of_evidence(self, path: Path, relative: Path) -> str | None:
+        if path.name.startswith("."):
+            return "temporary file"
+        return None if self._tells_of_known(path) else "evidence"
+
+    def _of_held(self, path: Path, relative: Path) -> str | None:
+        made_or_dropped = relative.parts[1].startswith(".") and relative.parts[1] != ".discarded"
+        return "temporary file" if made_or_dropped else None
+
+    def _of_source(self, path: Path, relative: Path) -> str | None:
+        return "temporary file" if path.name.startswith(".") else None
+
+    def _of_data(self, path: Path, relative: Path) -> str | None:
+        if parse_name(str(relative)) is not None:
+            return None if self._is_needed(str(relative)) else "data file"
+        return "temporary file" if _TEMPORARY.fullmatch(path.name) else None
+
+    def _is_needed(self, relative: str) -> bool:
+        key = Path(relative).parent.name.partition("=")[2] or Whole.KEY
+        return relative in self.named or key in self.busy or bool(_batches([relative]) & self.refusing)
+
+    def _tells_of_known(self, path: Path) -> bool:
+        with suppress(FileNotFoundError):
+            told = set(_BATCH_ID.findall(path.read_text()))
+            return bool(told & self.batches or self.busy)
+        return True
+
+
+def _batches(paths: Iterable[str]) -> set[str]:
+    return {named[0] for path in paths if (named := parse_name(path)) is not None}
+
+
+def _named_by_log(log: Path) -> set[str]:
+    """Every data file that the log still names, as added or as removed."""
+    named: set[str] = set()
+    for entry in log.glob("*.json"):
+        for line in entry.read_text().splitlines():
+            action = json.loads(line)
+            for kind in ("add", "remove"):
+                if kind in action:
+                    named.add(action[kind]["path"])
+    for checkpoint in log.glob("*.checkpoint*.parquet"):
+        schema = pl.read_parquet_schema(checkpoint)
+        for kind in ("add", "remove"):
+            if kind in schema:
+                paths = pl.read_parquet(checkpoint, columns=[kind]).get_column(kind).struct.field("path")
+                named.update(paths.drop_nulls())
+    return named
