@@ -24,7 +24,7 @@ from medallion.errors import MedallionError
 from medallion.failpoints import reach
 from medallion.lake import Lake, Snapshot
 from medallion.log import FORMAT, Commit, check_format, sync_log
-from medallion.staging import write_durably
+from medallion.store import Place, write_durably
 
 __all__ = [
     "COMMITTED",
@@ -99,20 +99,25 @@ def attempting(
         waiting: those that it is to prepare; without any, nothing is recorded.
 
     Yields:
-        for partitions that earlier attempts left when they died: what had happened to them.
+        for partitions that earlier attempts left when they died: what had happened to them. The block adds those whose
+        own commit it had to look for, since its acknowledgement was lost; that is kept as well.
     """
     path = target.folder / _FOLDER / f"{attempt}.json"
+    mine = _record(target, attempt, run_id, waiting)
     _live.add(attempt)
     try:
         if waiting:
-            _write(target.folder, _record(target, attempt, run_id, waiting))
+            _write(target.folder, mine)
             reach("recorded")
         dead = _dead_attempts(target.folder, keys)
-        recoveries = _recover(target, dead, keys) if dead else {}
+        found = _recover(target, dead, keys) if dead else {}
+        recoveries = dict(found)
         yield recoveries
         reach("settled")
         if dead:
-            _settle(target.folder, dead, recoveries, attempt=attempt)
+            _settle(target.folder, dead, found, attempt=attempt)
+        if own := {key: what for key, what in recoveries.items() if found.get(key) != what}:
+            _keep(target.folder, mine, own, attempt=attempt)
         path.unlink(missing_ok=True)
         reach("acknowledged")
     except MedallionError:
@@ -143,7 +148,7 @@ def _recover(target: Snapshot, dead: Sequence[AttemptRecord], keys: Collection[s
     return found
 
 
-def records(table: Path) -> list[AttemptRecord]:
+def records(table: Place) -> list[AttemptRecord]:
     """The records that lie beside a table, oldest first.
 
     Raises:
@@ -158,7 +163,7 @@ def records(table: Path) -> list[AttemptRecord]:
     return sorted(found, key=lambda each: each.started_at)
 
 
-def _dead_attempts(table: Path, keys: Collection[str]) -> list[AttemptRecord]:
+def _dead_attempts(table: Place, keys: Collection[str]) -> list[AttemptRecord]:
     """The attempts at some of these partitions that died without settling them."""
     wanted = set(keys)
     return [each for each in records(table) if not wanted.isdisjoint(each.partitions) and not each.is_alive]
@@ -183,21 +188,23 @@ def _what_happened(snapshot: Snapshot, record: AttemptRecord, key: str, commits:
     return SUPERSEDED if whose else INTERRUPTED
 
 
-def _settle(table: Path, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str) -> None:
+def _settle(table: Place, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str) -> None:
     """Take the partitions whose fate is known off the records of dead attempts, and keep what was found."""
     for record in dead:
         mine = {key: recoveries[key] for key in record.partitions if key in recoveries}
-        folder = table / _FOLDER / _SETTLED
-        folder.mkdir(exist_ok=True)
-        told = {"format": FORMAT, "found_by": attempt, "recoveries": mine, "record": asdict(record)}
-        write_durably(
-            folder / f"{record.attempt}.{uuid.uuid4().hex[:8]}.json", json.dumps(told).encode(), durable=False
-        )
+        _keep(table, record, mine, attempt=attempt)
         left = tuple(key for key in record.partitions if key not in mine)
         if left:
             _write(table, replace(record, partitions=left))
         else:
             (table / _FOLDER / f"{record.attempt}.json").unlink(missing_ok=True)
+
+
+def _keep(table: Place, record: AttemptRecord, recoveries: dict[str, str], *, attempt: str) -> None:
+    folder = table / _FOLDER / _SETTLED
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"format": FORMAT, "found_by": attempt, "recoveries": recoveries, "record": asdict(record)}
+    write_durably(folder / f"{record.attempt}.{uuid.uuid4().hex[:8]}.json", json.dumps(told).encode(), durable=False)
 
 
 def settle_dead(lake: Lake, table: str, attempts: Collection[str]) -> None:
@@ -215,7 +222,7 @@ def settle_dead(lake: Lake, table: str, attempts: Collection[str]) -> None:
             _settle(snapshot.folder, [record], found, attempt="medallion clean")
 
 
-def _write(table: Path, record: AttemptRecord) -> None:
+def _write(table: Place, record: AttemptRecord) -> None:
     folder = table / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{record.attempt}.json"

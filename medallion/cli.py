@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     envvar="MEDALLION_LAKE",
     default="lake",
     show_default=True,
-    help="Folder of the lake; MEDALLION_LAKE in the environment.",
+    help="Folder of the lake, or s3://bucket/prefix; MEDALLION_LAKE in the environment.",
 )
 @click.pass_context
 def cli(context: click.Context, lake: str) -> None:
@@ -46,8 +46,9 @@ def _project() -> Project:
 
 def _lake(root: str) -> Lake:
     from medallion.lake import Lake
+    from medallion.store import is_address
 
-    if not Path(root).is_dir():
+    if not is_address(root) and not Path(root).is_dir():
         raise click.ClickException(
             f"there is no lake at {Path(root).absolute()}. Build one with `make run UI=0`, or set MEDALLION_LAKE."
         )

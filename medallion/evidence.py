@@ -14,19 +14,20 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from medallion.digests import digest
 from medallion.errors import TableUnreadable
 from medallion.log import FORMAT, check_format
-from medallion.staging import sync, write_durably
+from medallion.objects import ObjectPath
+from medallion.store import Place, sync, write_durably
 from medallion.verdict import Verdict
 
-__all__ = ["Evidence", "EvidenceReader", "SourceFile", "drop_held", "hold", "read_held", "write_evidence"]
+__all__ = ["Evidence", "EvidenceReader", "SourceFile", "drop_held", "held_file", "hold", "read_held", "write_evidence"]
 
 _FOLDER = "_evidence"
 _PACK = ".jsonl"
+_TOLD = "evidence.json"
 _BATCH_ID = re.compile(rb'"batch_id": "([0-9a-f]{32})"')
 
 
@@ -86,7 +87,7 @@ class Evidence:
         return json.dumps(plain, sort_keys=True).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: Path) -> Evidence:
+    def from_json(cls, data: bytes, where: Place) -> Evidence:
         """Read a document.
 
         Raises:
@@ -102,14 +103,14 @@ class Evidence:
             raise _damaged(where, f"{type(error).__name__}: {error}") from error
 
 
-def _damaged(where: Path, reason: str) -> TableUnreadable:
+def _damaged(where: Place, reason: str) -> TableUnreadable:
     return TableUnreadable(
         f"the evidence at {where} is damaged ({reason}). Move that file away and replay the partitions of the table: "
         "the evidence is worked out again, and the rows stay as they are."
     )
 
 
-def write_evidence(table: Path, documents: Sequence[Evidence], *, durable: bool) -> None:
+def write_evidence(table: Place, documents: Sequence[Evidence], *, durable: bool) -> None:
     """Keep the documents of a slice, before the commit that makes them true.
 
     One partition's document is found by its name. Those of a range lie in one pack, since making a file costs more
@@ -131,10 +132,10 @@ def write_evidence(table: Path, documents: Sequence[Evidence], *, durable: bool)
 class EvidenceReader:
     """Finds the documents of a table's batches; each pack is read once."""
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Place) -> None:
         """Look into the table's folder when first asked."""
-        self._folder = table / _FOLDER
-        self._packed: dict[str, tuple[bytes, Path]] | None = None
+        self._folder: Place = table / _FOLDER
+        self._packed: dict[str, tuple[bytes, Place]] | None = None
 
     def __call__(self, batch_id: str) -> Evidence | None:
         """The document of a batch; None if it is gone."""
@@ -147,10 +148,11 @@ class EvidenceReader:
             line, pack = self._packed.get(batch_id, (None, path))
             return None if line is None else Evidence.from_json(line, pack)
 
-    def _unpack(self) -> dict[str, tuple[bytes, Path]]:
+    def _unpack(self) -> dict[str, tuple[bytes, Place]]:
         # Oldest first, so that a batch that was prepared twice is told by the later attempt.
-        packs = sorted(self._folder.glob(f"*{_PACK}"), key=lambda path: path.stat().st_mtime_ns)
-        found: dict[str, tuple[bytes, Path]] = {}
+        packs: list[Place] = [*self._folder.glob(f"*{_PACK}")]
+        packs.sort(key=lambda path: path.stat().st_mtime_ns)
+        found: dict[str, tuple[bytes, Place]] = {}
         for pack in packs:
             for line in pack.read_bytes().split(b"\n"):
                 match = _BATCH_ID.search(line)
@@ -160,10 +162,14 @@ class EvidenceReader:
         return found
 
 
-def hold(table: Path, evidence: Evidence, accepted: bytes | None, quarantined: bytes | None, *, durable: bool) -> Path:
+def hold(
+    table: Place, evidence: Evidence, accepted: bytes | None, quarantined: bytes | None, *, durable: bool
+) -> Place:
     """Keep a blocked candidate: the files that would have been committed, and why they were not.
 
-    A reader sees the whole candidate, the one before, or none: it is made under another name and put in place.
+    A reader sees the whole candidate, the one before, or none. In a folder it is made under another name and put in
+    place. Objects cannot be renamed: there the files lie under names that only this attempt's evidence leads to, and
+    the evidence is written last, over the one before.
 
     Args:
         table: the table's folder.
@@ -172,37 +178,62 @@ def hold(table: Path, evidence: Evidence, accepted: bytes | None, quarantined: b
         quarantined: those that would have been refused; None if there are none.
         durable: flush them to the disk.
     """
+    folder = table / "_held" / evidence.partition
+    files = {name: data for name, data in (("accepted", accepted), ("quarantined", quarantined)) if data is not None}
+    if isinstance(table, ObjectPath):
+        before = read_held(table, evidence.partition)
+        for name, data in files.items():
+            write_durably(held_file(table, evidence, name), data, durable=durable)
+        write_durably(folder / _TOLD, evidence.to_json(), durable=durable)
+        if before is not None and before.attempt != evidence.attempt:
+            _drop_files(table, before)
+        return folder
     held = table / "_held"
     held.mkdir(parents=True, exist_ok=True)
     made = held / f".{uuid.uuid4().hex}"
     made.mkdir()
-    for name, data in (("accepted", accepted), ("quarantined", quarantined)):
-        if data is not None:
-            write_durably(made / f"{name}.parquet", data, durable=durable)
-    write_durably(made / "evidence.json", evidence.to_json(), durable=durable)
-    folder = held / evidence.partition
+    for name, data in files.items():
+        write_durably(made / f"{name}.parquet", data, durable=durable)
+    write_durably(made / _TOLD, evidence.to_json(), durable=durable)
     while True:
         drop_held(table, evidence.partition)
         with suppress(OSError):  # another attempt put its own there in this moment
-            made.rename(folder)
+            made.rename(str(folder))
             break
     if durable:
         sync(held)
     return folder
 
 
-def read_held(table: Path, key: str) -> Evidence | None:
+def held_file(table: Place, evidence: Evidence, name: str) -> Place:
+    """Where a blocked candidate's ``accepted`` or ``quarantined`` rows lie."""
+    owner = f"{evidence.attempt}-" if isinstance(table, ObjectPath) else ""
+    return table / "_held" / evidence.partition / f"{owner}{name}.parquet"
+
+
+def _drop_files(table: Place, evidence: Evidence) -> None:
+    for name in ("accepted", "quarantined"):
+        held_file(table, evidence, name).unlink(missing_ok=True)
+
+
+def read_held(table: Place, key: str) -> Evidence | None:
     """The evidence of a partition's blocked candidate; None if there is none."""
-    path = table / "_held" / key / "evidence.json"
+    path = table / "_held" / key / _TOLD
     try:
         return Evidence.from_json(path.read_bytes(), path)
     except FileNotFoundError:
         return None
 
 
-def drop_held(table: Path, key: str) -> None:
+def drop_held(table: Place, key: str) -> None:
     """Forget a partition's blocked candidate, because a later one was committed or took its place."""
     folder = table / "_held" / key
+    if isinstance(folder, ObjectPath):
+        before = read_held(table, key)
+        if before is not None:
+            (folder / _TOLD).unlink(missing_ok=True)  # first, so that nobody finds half a candidate
+            _drop_files(table, before)
+        return
     gone = folder.with_name(f".{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         folder.rename(gone)  # in one step, so that nobody finds half a candidate

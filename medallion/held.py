@@ -13,7 +13,6 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -21,15 +20,16 @@ import polars as pl
 from medallion.attempts import attempting
 from medallion.digests import digest_bytes
 from medallion.errors import HeldCandidate, RevisionRefused
-from medallion.evidence import Evidence, EvidenceReader, drop_held, read_held
+from medallion.evidence import Evidence, EvidenceReader, drop_held, held_file, read_held
 from medallion.inputs import Pinned
 from medallion.lake import Snapshot
 from medallion.outcomes import Outcome, Unchanged
 from medallion.partitions import Whole
 from medallion.publication import Prepared, Publication
 from medallion.refine import Run
-from medallion.staging import Staged, write_durably
+from medallion.staging import Staged
 from medallion.stale import code_change
+from medallion.store import Place, write_durably
 from medallion.tables import Table
 
 __all__ = ["approve", "discard"]
@@ -80,11 +80,13 @@ def approve(table: Table, key: str, run: Run, *, reason: str) -> Outcome:
             "packages": dict(held.packages),
             "approval": approval,
         }
-        prepared = _prepared(table, target, evidence)
+        prepared = _prepared(table, target, held, evidence)
         was = EvidenceReader(target.folder)
-        outcomes = Publication(table, target, metadata).publish(
+        publication = Publication(table, target, metadata)
+        outcomes = publication.publish(
             prepared, lambda each: was(batch) if (batch := target.batch_id(each)) is not None else None
         )
+        recoveries.update(publication.unacknowledged)
     return replace(outcomes[key], recovery=recoveries.get(key))
 
 
@@ -153,14 +155,14 @@ def _moved_input(table: Table, held: Evidence, run: Run) -> str:
     return ""
 
 
-def _prepared(table: Table, target: Snapshot, evidence: Evidence) -> Prepared:
-    folder = target.folder / "_held" / evidence.partition
-    accepted, schema = _read(table, evidence, folder / "accepted.parquet", evidence.content, evidence.verdict.accepted)
+def _prepared(table: Table, target: Snapshot, held: Evidence, evidence: Evidence) -> Prepared:
+    path = held_file(target.folder, held, "accepted")
+    accepted, schema = _read(table, evidence, path, evidence.content, evidence.verdict.accepted)
     if evidence.refused is None:
         # The quarantine's columns are those of the table that stands; nothing is added to them.
         return Prepared({evidence.partition: evidence}, [accepted], (), schema, _quarantine_schema(table, target))
     refused, refused_schema = _read(
-        table, evidence, folder / "quarantined.parquet", evidence.refused, evidence.verdict.quarantined
+        table, evidence, held_file(target.folder, held, "quarantined"), evidence.refused, evidence.verdict.quarantined
     )
     return Prepared({evidence.partition: evidence}, [accepted], [refused], schema, refused_schema)
 
@@ -177,7 +179,7 @@ def _with_partition(table: Table, schema: pl.Schema) -> pl.Schema:
     return pl.Schema({**schema, column: table.partition.dtype()}) if column else schema
 
 
-def _read(table: Table, evidence: Evidence, path: Path, digest: str, rows: int) -> tuple[Staged, pl.Schema]:
+def _read(table: Table, evidence: Evidence, path: Place, digest: str, rows: int) -> tuple[Staged, pl.Schema]:
     try:
         data = path.read_bytes()
     except OSError:

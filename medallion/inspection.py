@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from medallion.errors import UnknownPartition
 from medallion.evidence import EvidenceReader, read_held
 from medallion.lake import Lake, Snapshot
 from medallion.partitions import Keys, Partitioning
+from medallion.store import Place
 
 __all__ = ["inspect"]
 
@@ -66,7 +66,7 @@ def _commit(snapshot: Snapshot, key: str, batch_id: str | None) -> dict[str, Any
     return None
 
 
-def _recoveries(table: Path, key: str) -> list[dict[str, Any]]:
+def _recoveries(table: Place, key: str) -> list[dict[str, Any]]:
     """What became of attempts at the partition that died, oldest first."""
     found = []
     for path in (table / "_attempts" / "settled").glob("*.json"):

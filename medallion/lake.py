@@ -11,12 +11,12 @@ Protocol: Delta Lake's transaction log, ``txn`` actions as in PROTOCOL.md, "Tran
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import threading
 import time
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -36,11 +36,15 @@ from medallion.log import (
     read_fences,
     sync_log,
 )
+from medallion.objects import ObjectPath, conceal
 from medallion.partitions import Partitioning, Whole
 from medallion.snapshot import Replaced, Replacement, Snapshot
-from medallion.staging import publish_files, sync
+from medallion.staging import publish_files
+from medallion.store import Place, open_place, relative, sync, table_options, tables
 
 __all__ = ["FORMAT", "Commit", "Lake", "Replaced", "Replacement", "Snapshot"]
+
+_log = logging.getLogger(__name__)
 
 _FENCE = "medallion:"
 _FEW_FENCES = 8
@@ -59,26 +63,30 @@ _CONFIGURATION = {
 
 
 class Lake:
-    """A folder of Delta tables, ``<root>/<layer>/<table>``."""
+    """Delta tables at ``<root>/<layer>/<table>``, in a folder or in an S3-compatible object store."""
 
-    def __init__(self, root: str | os.PathLike[str], *, durable: bool | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str] | Place, *, durable: bool | None = None) -> None:
         """Open a lake; its folder is made if it is not there.
 
         Args:
-            root: the folder.
+            root: the folder, or ``s3://bucket/prefix``. How a store is reached is read from the environment alone:
+                AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_REGION, AWS_ALLOW_HTTP.
             durable: flush files and log entries to the disk before a commit counts as done. Without it a commit
                 survives a killed process, and may not survive a power cut. If not given, ``MEDALLION_DURABLE`` in the
                 environment says so (``0`` is off), and otherwise it is done.
 
         Raises:
-            ConfigurationError: if the folder cannot be made or written.
+            ConfigurationError: if the folder cannot be made or written, or the store refuses or does not answer.
         """
-        self.root = Path(root).absolute()
+        self.root = open_place(root)
+        self._options = table_options(self.root)
         asked = os.environ.get("MEDALLION_DURABLE", "1").lower()
         self.durable = asked not in {"0", "no", "off", "false"} if durable is None else durable
         self._opened: dict[str, tuple[DeltaTable, tuple[int, int] | None]] = {}
         self._lock = threading.RLock()
         """Held while a kept handle is moved, read or committed with; it is one for all threads of the process."""
+        if isinstance(self.root, ObjectPath):
+            return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -100,24 +108,31 @@ class Lake:
             ConfigurationError: if a file lies where a folder of the table should be.
         """
         folder = self.root / path
-        for each in (folder, *folder.relative_to(self.root).parents):
-            if (self.root / each).is_file():
-                raise ConfigurationError(
-                    f"{self.root / each} is a file, and {path} needs a folder there. Move it away, or set "
-                    "MEDALLION_LAKE to another folder."
-                )
+        if not isinstance(folder, ObjectPath):
+            for each in (folder, *folder.parents[: path.count("/") + 1]):
+                if each.is_file():
+                    raise ConfigurationError(
+                        f"{each} is a file, and {path} needs a folder there. Move it away, or set "
+                        "MEDALLION_LAKE to another folder."
+                    )
         try:
             with self._lock:
-                handle = self._newest(path) if version is None else DeltaTable(str(folder), version=version)
+                handle = self._newest(path) if version is None else self._table(folder, version)
                 return self._snapshot(handle, path, partition)
         except TableNotFoundError:
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
-            reason = str(error).splitlines()[0]
+            reason = conceal(str(error).splitlines()[0])
             raise TableUnreadable(
                 f"{path} at {folder} cannot be opened: {reason}. Nothing was written. Restore its _delta_log from a "
                 "copy, or move the folder away and replay the table from the layer below."
             ) from error
+
+    def _table(self, folder: Place, version: int | None = None) -> DeltaTable:
+        return DeltaTable(str(folder), version=version, storage_options=self._options)
+
+    def _is_table(self, folder: Place) -> bool:
+        return DeltaTable.is_deltatable(str(folder), storage_options=self._options)
 
     def _snapshot(self, handle: DeltaTable, path: str, partition: Partitioning) -> Snapshot:
         _check_cut(handle, path, partition)
@@ -141,9 +156,9 @@ class Lake:
             try:
                 handle.update_incremental()
             except DeltaError:  # the entries in between have expired
-                handle = DeltaTable(str(self.root / path))
+                handle = self._table(self.root / path)
         else:  # never opened, or made anew under the same name
-            handle = DeltaTable(str(self.root / path))
+            handle = self._table(self.root / path)
         self._opened[path] = (handle, _mark(log, handle.version()))
         return handle
 
@@ -160,7 +175,7 @@ class Lake:
             if known is not None and known[0].version() == snapshot.version:
                 handle = known[0]
             else:
-                handle = DeltaTable(str(snapshot.folder), version=snapshot.version)
+                handle = self._table(snapshot.folder, snapshot.version)
             return {key: handle.transaction_version(_FENCE + key) or 0 for key in keys}
 
     def open(self, path: str, version: int | None = None) -> Snapshot:
@@ -171,14 +186,14 @@ class Lake:
             TableUnreadable: if it cannot be read at that version.
         """
         folder = self.root / path
-        if not DeltaTable.is_deltatable(str(folder)):
-            logs = self.root.glob("*/*/_delta_log")
-            raise UnknownTable(path, tuple(sorted(str(log.parent.relative_to(self.root)) for log in logs)))
+        if not self._is_table(folder):
+            raise UnknownTable(path, tuple(str(relative(each, self.root)) for each in tables(self.root)))
         try:
-            columns = DeltaTable(str(folder), version=version).metadata().partition_columns
+            columns = self._table(folder, version).metadata().partition_columns
         except (DeltaError, OSError) as error:
             at = "" if version is None else f" at version {version}"
-            raise TableUnreadable(f"{path} at {folder} cannot be opened{at}: {str(error).splitlines()[0]}") from error
+            reason = conceal(str(error).splitlines()[0])
+            raise TableUnreadable(f"{path} at {folder} cannot be opened{at}: {reason}") from error
         return self.pin(path, Partitioning(columns[0]) if columns else Whole(), version)
 
     def replace(self, snapshot: Snapshot, replacement: Replacement, *, metadata: Mapping[str, Any]) -> Replaced:
@@ -250,10 +265,11 @@ class Lake:
                 # The commit may have succeeded although its caller was told otherwise; only the log knows.
                 ours = find(tip.commits(before.version), metadata["attempt"], replacement.batches)
                 if ours is not None:
-                    return Replaced(ours, superseded, raised)
+                    _log.warning("%s: version %s was committed, and its acknowledgement was lost", tip.path, ours)
+                    return Replaced(ours, superseded, raised, recovered=True)
                 faults += tip.version == before.version
                 if faults == _FAULTS or attempt == _TRIES - 1:
-                    reason = f"the log took no commit in {attempt + 1} tries: {' '.join(str(error).split())}"
+                    reason = f"the log took no commit in {attempt + 1} tries: {conceal(' '.join(str(error).split()))}"
                     raise StorageFailed(tip.path, next(iter(raised)), reason) from error
         raise AssertionError("unreachable")  # pragma: no cover - the last try returns or raises
 
@@ -314,13 +330,14 @@ class Lake:
                 partition_by=[column] if column else [],
                 description=note(),
                 configuration=_CONFIGURATION,
+                storage_options=self._options,
             )
             if self.durable:
-                for folder in (snapshot.folder, *snapshot.folder.parents[:2]):
+                for folder in (snapshot.folder, snapshot.folder.parent, snapshot.folder.parent.parent):
                     sync(folder)
         except (DeltaError, OSError):
             # Another process was first; what it made is used, if it can be read.
-            if not DeltaTable.is_deltatable(str(snapshot.folder)):
+            if not self._is_table(snapshot.folder):
                 raise
         return self.pin(snapshot.path, snapshot.partition)
 
@@ -336,7 +353,7 @@ class Lake:
                 )
 
 
-def _mark(log: Path, version: int) -> tuple[int, int] | None:
+def _mark(log: Place, version: int) -> tuple[int, int] | None:
     """Tells a log entry from one of the same number in a table that was made anew."""
     try:
         stat = (log / f"{version:020}.json").stat()

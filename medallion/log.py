@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from medallion.errors import TableUnreadable
-from medallion.staging import sync
+from medallion.objects import ObjectPath
+from medallion.store import Place, readable, sync
 
 __all__ = [
     "CHECKPOINT_INTERVAL",
@@ -74,7 +74,7 @@ class Commit:
     metadata: Mapping[str, Any]
 
 
-def read_commits(log: Path, since: int, version: int, *, partial: bool) -> list[Commit] | None:
+def read_commits(log: Place, since: int, version: int, *, partial: bool) -> list[Commit] | None:
     """The engine's commits after one version and up to another, newest first.
 
     Read entry by entry: deltalake's history numbers them wrongly if the table has moved on from its handle (1.6).
@@ -109,12 +109,14 @@ def find(commits: Sequence[Commit] | None, attempt: str, batches: Mapping[str, s
     return next((each.version for each in commits or () if each.attempt == attempt and each.batches == batches), None)
 
 
-def sync_log(table: Path, since: int | None, version: int) -> None:
+def sync_log(table: Place, since: int | None, version: int) -> None:
     """Flush the log up to ``version``.
 
     All entries since the one that the attempt started from: a commit rests on those below it, and whoever wrote them
     may have died before flushing. A checkpoint that came with one of them as well, since the log is read from it on.
     """
+    if isinstance(table, ObjectPath):
+        return  # what the store has answered is durable
     log = table / "_delta_log"
     first = 0 if since is None else since + 1
     for each in range(max(first, version - CHECKPOINT_INTERVAL), version + 1):
@@ -126,7 +128,7 @@ def sync_log(table: Path, since: int | None, version: int) -> None:
     sync(log)
 
 
-def read_fences(log: Path, version: int, prefix: str) -> dict[str, int] | None:
+def read_fences(log: Place, version: int, prefix: str) -> dict[str, int] | None:
     """The transaction versions of all application ids that start with ``prefix``, as of a version of the table.
 
     deltalake tells one at a time and reads the log again for each (1.6: 0.8 ms), which for a range of a year costs
@@ -138,17 +140,16 @@ def read_fences(log: Path, version: int, prefix: str) -> dict[str, int] | None:
     try:
         start, found = _from_checkpoint(log, version)
         for each in range(start + 1, version + 1):
-            with (log / f"{each:020}.json").open(encoding="utf-8") as entry:
-                for line in entry:
-                    if line.startswith(_TXN):
-                        txn = json.loads(line)["txn"]
-                        found[txn["appId"]] = txn["version"]
+            for line in (log / f"{each:020}.json").read_text(encoding="utf-8").splitlines():
+                if line.startswith(_TXN):
+                    txn = json.loads(line)["txn"]
+                    found[txn["appId"]] = txn["version"]
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError):
         return None
     return {name.removeprefix(prefix): epoch for name, epoch in found.items() if name.startswith(prefix)}
 
 
-def _from_checkpoint(log: Path, version: int) -> tuple[int, dict[str, int]]:
+def _from_checkpoint(log: Place, version: int) -> tuple[int, dict[str, int]]:
     try:
         hint = json.loads((log / "_last_checkpoint").read_bytes())
     except FileNotFoundError:
@@ -156,7 +157,7 @@ def _from_checkpoint(log: Path, version: int) -> tuple[int, dict[str, int]]:
     if hint["version"] > version or hint.get("parts") or hint.get("v2Checkpoint"):
         raise ValueError("a checkpoint of another time or kind")
     path = log / f"{hint['version']:020}.checkpoint.parquet"
-    if "txn" not in pl.read_parquet_schema(path):
+    if "txn" not in pl.read_parquet_schema(readable(path)):
         return hint["version"], {}
-    txns = pl.read_parquet(path, columns=["txn"]).get_column("txn").struct.unnest().drop_nulls("appId")
+    txns = pl.read_parquet(readable(path), columns=["txn"]).get_column("txn").struct.unnest().drop_nulls("appId")
     return hint["version"], dict(txns.select("appId", "version").iter_rows())

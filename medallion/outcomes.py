@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from medallion import errors
 from medallion.errors import MedallionError, PartitionBlocked
 from medallion.evidence import Evidence
+from medallion.store import Place
 from medallion.verdict import Verdict
 
 __all__ = ["Blocked", "Committed", "Failed", "Outcome", "Report", "Superseded", "Unchanged"]
@@ -24,7 +24,8 @@ class Committed:
     """The verdict of the version before, if there was one."""
     recovery: str | None = None
     """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
-    acknowledgement`` or ``superseded``; None if there was none."""
+    acknowledgement`` or ``superseded``; None if there was none. ``committed without acknowledgement`` also if it was
+    this attempt's own commit whose acknowledgement was lost, and that was found in the log."""
 
     @property
     def verdict(self) -> Verdict:
@@ -56,7 +57,7 @@ class Blocked:
     """The gate refused the partition; the candidate is held, and the version before stands."""
 
     evidence: Evidence
-    held: Path
+    held: Place
     recovery: str | None = None
     """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
     acknowledgement`` or ``superseded``; None if there was none."""

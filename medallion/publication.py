@@ -25,6 +25,7 @@ from typing import Any
 import polars as pl
 
 from medallion import errors
+from medallion.attempts import COMMITTED
 from medallion.digests import digest_bytes
 from medallion.evidence import Evidence, EvidenceReader, drop_held, write_evidence
 from medallion.failpoints import reach
@@ -71,6 +72,8 @@ class Publication:
         """
         self.table, self.target, self.lake, self.metadata = table, target, target.lake, metadata
         self._evidence = EvidenceReader(target.folder)
+        self.unacknowledged: dict[str, str] = {}
+        """Partitions of which a commit was found in the log although its caller had been told that it failed."""
 
     def publish(self, prepared: Prepared, was: Callable[[str], Evidence | None]) -> dict[str, Outcome]:
         """Publish partitions; those that another attempt committed meanwhile are left to it.
@@ -94,6 +97,7 @@ class Publication:
             with suppress(Exception):  # the store may be what failed; then the next attempt puts it back
                 self._agree(keys, {})
             raise
+        self._note(replaced)
         lost |= replaced.superseded
         self._agree([key for key in keys if key in quarantine_epochs], quarantine_epochs if not lost else {})
         outcomes: dict[str, Outcome] = dict(self._lost(prepared, lost))
@@ -102,9 +106,16 @@ class Publication:
             before = was(key)
             assert replaced.version is not None
             outcomes[key] = Committed(
-                prepared.evidence[key], replaced.version, before.verdict if before is not None else None
+                prepared.evidence[key],
+                replaced.version,
+                before.verdict if before is not None else None,
+                self.unacknowledged.get(key),
             )
         return outcomes
+
+    def _note(self, replaced: Replaced) -> None:
+        if replaced.recovered:
+            self.unacknowledged |= dict.fromkeys(replaced.epochs, COMMITTED)
 
     def moved(self, keys: Collection[str]) -> dict[str, errors.Superseded]:
         """The partitions that have been committed since the attempt started."""
@@ -136,6 +147,7 @@ class Publication:
                 return epochs, lost
             replaced = self.lake.replace(quarantine, replacement, metadata=self.metadata)
             epochs |= replaced.epochs
+            self._note(replaced)
             if not replaced.superseded:
                 return epochs, lost
             # The quarantine moved and the table did not: somebody is between his two commits, or put something back.

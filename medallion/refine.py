@@ -169,6 +169,7 @@ class _Attempt:
             with attempting(self.target, self.id, self.run_.run_id, keys, waiting) as self.recoveries:
                 self._settle_all(waiting)
                 self._agree(keys)
+                self.recoveries.update(self.publication.unacknowledged)
         except OSError as error:  # no room even for a record, or to keep the source files
             for key in keys:
                 self.outcomes.setdefault(key, Failed(self._storage_failed(key, error)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -17,6 +16,7 @@ from medallion.errors import Superseded, TableUnreadable
 from medallion.log import Commit, read_commits
 from medallion.partitions import Partitioning, Whole
 from medallion.staging import DataFile, Staged, parse_name
+from medallion.store import Place, parquet_columns, scan_options
 
 if TYPE_CHECKING:
     from medallion.lake import Lake
@@ -57,11 +57,13 @@ class Replaced:
         version: that was committed; None if every partition was superseded.
         superseded: the partitions that another attempt had committed meanwhile; nothing of them was published.
         epochs: of the partitions that were committed, as they stand by this commit.
+        recovered: whether the acknowledgement of the commit was lost, and the log told of it.
     """
 
     version: int | None
     superseded: Mapping[str, Superseded]
     epochs: Mapping[str, int]
+    recovered: bool = False
 
 
 @dataclass(eq=False)
@@ -81,7 +83,7 @@ class Snapshot:
     """Whether this attempt itself has committed on top of it: the next slice then starts from the newest version."""
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Place:
         """Where the table lies."""
         return self.lake.root / self.path
 
@@ -132,7 +134,7 @@ class Snapshot:
         return tuple(dict.fromkeys(name for file in self.files.get(key, ()) for name in self._footer(file)))
 
     def _footer(self, file: DataFile) -> list[str]:
-        return list(pl.read_parquet_schema(self.folder / file.path))
+        return parquet_columns(self.folder / file.path)
 
     def scan(self, keys: Iterable[str], columns: Iterable[str] | None = None) -> pl.LazyFrame:
         """The rows of some partitions at this version, with the partition column; empty if none is committed.
@@ -148,7 +150,14 @@ class Snapshot:
         if not paths:
             return pl.LazyFrame(schema={**physical, **({column: self.partition.dtype} if column else {})})
         if isinstance(self.partition, Whole):
-            return pl.scan_parquet(paths, schema=physical, missing_columns="insert", extra_columns="ignore", glob=False)
+            return pl.scan_parquet(
+                paths,
+                schema=physical,
+                missing_columns="insert",
+                extra_columns="ignore",
+                glob=False,
+                **scan_options(self.folder),
+            )
         return pl.scan_parquet(
             paths,
             schema=physical,
@@ -157,6 +166,7 @@ class Snapshot:
             missing_columns="insert",
             extra_columns="ignore",
             glob=False,
+            **scan_options(self.folder),
         )
 
 

@@ -21,7 +21,9 @@ import polars as pl
 
 from medallion.errors import ConfigurationError, SourceError, SourceIncomplete, SourceMissing, SourceUnreadable
 from medallion.evidence import SourceFile
-from medallion.staging import in_parallel, stored_type, sync, write_durably
+from medallion.objects import ObjectPath
+from medallion.staging import in_parallel, stored_type
+from medallion.store import Place, readable, relative, sync, write_durably
 from medallion.tables import Table
 
 __all__ = ["Landed", "LandingZone", "collect_sources", "header", "parse"]
@@ -79,7 +81,7 @@ class Landed:
 
 
 def collect_sources(
-    table: Table, keys: Sequence[str], landing: LandingZone, lake: Path, *, durable: bool
+    table: Table, keys: Sequence[str], landing: LandingZone, lake: Place, *, durable: bool
 ) -> tuple[list[Landed], dict[str, SourceError]]:
     """Copy the files of some partitions into the lake under their SHA-256.
 
@@ -111,7 +113,7 @@ def collect_sources(
         kept = folder / sha256
         if not kept.exists() or kept.stat().st_size != len(data):
             write_durably(kept, data, durable=durable)
-        return Landed(key, SourceFile(name, sha256, len(data), str(kept.relative_to(lake))), rows=said.get("rows"))
+        return Landed(key, SourceFile(name, sha256, len(data), str(relative(kept, lake))), rows=said.get("rows"))
 
     results = dict(zip(keys, in_parallel(collect, keys), strict=True))
     if durable:
@@ -137,7 +139,7 @@ def _manifest(table: Table, key: str, landing: LandingZone) -> dict[str, Any] | 
     return said
 
 
-def parse(table: Table, landed: Sequence[Landed], lake: Path) -> pl.DataFrame:
+def parse(table: Table, landed: Sequence[Landed], lake: Place) -> pl.DataFrame:
     """The rows of some kept files, as exported, with the source columns and the partition column.
 
     Raises:
@@ -165,7 +167,7 @@ def _unreadable(table: Table, each: Landed, reason: str) -> SourceUnreadable:
     return SourceUnreadable(table.path, each.key, each.file.name, reason.rstrip("."), each.file.kept)
 
 
-def header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
+def header(table: Table, each: Landed, lake: Place) -> tuple[str, ...]:
     """The columns that a kept file says it has, with their types if it says so; none if there is no file.
 
     Raises:
@@ -186,9 +188,9 @@ def header(table: Table, each: Landed, lake: Path) -> tuple[str, ...]:
     return tuple(f"{name}:{kind}" for name, kind in kinds.items())
 
 
-def _parquet_header(table: Table, each: Landed, path: Path) -> dict[str, str]:
+def _parquet_header(table: Table, each: Landed, path: Place) -> dict[str, str]:
     try:
-        schema = pl.read_parquet_schema(path)
+        schema = pl.read_parquet_schema(readable(path))
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(table, each, str(error).splitlines()[0]) from error
     for name, dtype in schema.items():
@@ -197,8 +199,8 @@ def _parquet_header(table: Table, each: Landed, path: Path) -> dict[str, str]:
     return {name: str(dtype) for name, dtype in schema.items()}
 
 
-def _csv_header(table: Table, each: Landed, path: Path) -> dict[str, str]:
-    with path.open("rb") as file:
+def _csv_header(table: Table, each: Landed, path: Place) -> dict[str, str]:
+    with io.BytesIO(path.read_bytes()) if isinstance(path, ObjectPath) else path.open("rb") as file:
         first = file.readline(1 << 20)
     try:
         names = next(csv.reader(io.StringIO(first.decode("utf-8-sig"))), [])
@@ -210,7 +212,7 @@ def _csv_header(table: Table, each: Landed, path: Path) -> dict[str, str]:
     return dict.fromkeys(names, "text")
 
 
-def _read(table: Table, group: Sequence[Landed], lake: Path) -> pl.DataFrame:
+def _read(table: Table, group: Sequence[Landed], lake: Place) -> pl.DataFrame:
     files = [each.file for each in group if each.file is not None]
     paths = [lake / file.kept for file in files]
     try:
@@ -260,18 +262,18 @@ def _is_parquet(table: Table) -> bool:
     return str(table.source).endswith(".parquet")
 
 
-def _read_parquet(paths: Sequence[Path]) -> tuple[pl.DataFrame, list[int]]:
-    frames = [pl.read_parquet(path, glob=False, hive_partitioning=False) for path in paths]
+def _read_parquet(paths: Sequence[Place]) -> tuple[pl.DataFrame, list[int]]:
+    frames = [pl.read_parquet(readable(path), glob=False, hive_partitioning=False) for path in paths]
     return pl.concat(frames), [frame.height for frame in frames]
 
 
-def _read_csv(paths: Sequence[Path]) -> tuple[pl.DataFrame, list[int]]:
+def _read_csv(paths: Sequence[Place]) -> tuple[pl.DataFrame, list[int]]:
     """The rows of some files, every column as text, and how many each of them has."""
-    if len(set(paths)) < len(paths):
-        # Equal files are kept once. One scan could not tell their rows apart.
-        frames = [pl.read_csv(path, infer_schema=False, glob=False) for path in paths]
+    if len(set(paths)) < len(paths) or any(isinstance(path, ObjectPath) for path in paths):
+        # Equal files are kept once. One scan could not tell their rows apart. An object is fetched whole anyway.
+        frames = [pl.read_csv(readable(path), infer_schema=False, glob=False) for path in paths]
         return pl.concat(frames), [frame.height for frame in frames]
-    scan = pl.scan_csv(list(paths), infer_schema=False, include_file_paths=_PATH, glob=False)
+    scan = pl.scan_csv([str(path) for path in paths], infer_schema=False, include_file_paths=_PATH, glob=False)
     rows = scan.collect(engine="streaming")
     lengths = {path: length for length, path in rows.get_column(_PATH).rle().struct.unnest().iter_rows()}
     rows.drop_in_place(_PATH)

@@ -9,9 +9,7 @@ holds the encoded files of one slice, a fraction of the slice's rows.
 from __future__ import annotations
 
 import io
-import os
 import re
-import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ import polars as pl
 
 from medallion.digests import digest_bytes
 from medallion.partitions import Partitioning, Whole
+from medallion.store import Place, sync, write_durably, write_named
 
 __all__ = [
     "DataFile",
@@ -178,49 +177,14 @@ def _encode(rows: pl.DataFrame, key: str) -> Staged:
     return Staged(key, data, digest_bytes(data), rows.height)
 
 
-def publish_files(staged: Iterable[tuple[Staged, DataFile]], table: Path, *, durable: bool) -> None:
+def publish_files(staged: Iterable[tuple[Staged, DataFile]], table: Place, *, durable: bool) -> None:
     """Write prepared files under their names, still unreferenced; with ``durable``, flush them and their folders."""
     pairs = list(staged)
-    folders = {(table / target.path).parent for _, target in pairs}
+    folders = {(table / target.path).parent for _, target in pairs} if isinstance(table, Path) else set()
     in_parallel(lambda folder: folder.mkdir(parents=True, exist_ok=True), [f for f in folders if not f.exists()])
-
-    def write(pair: tuple[Staged, DataFile]) -> None:
-        path = table / pair[1].path
-        try:
-            with path.open("xb") as file:
-                _fill(file, pair[0].data, durable=durable)
-        except FileExistsError:
-            # Left by an attempt that died, perhaps in the middle of writing; or live already, and then a reader may
-            # have it open. The name promises the content, so a whole file is put in its place in one step.
-            write_durably(path, pair[0].data, durable=durable)
-
-    in_parallel(write, pairs)
+    in_parallel(lambda pair: write_named(table / pair[1].path, pair[0].data, durable=durable), pairs)
     if durable:
         in_parallel(sync, [*folders, table])
-
-
-def write_durably(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a file so that a reader sees all of it or none, and it survives a crash; its folder is there."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with temporary.open("wb") as file:
-        _fill(file, data, durable=durable)
-    temporary.replace(path)
-
-
-def _fill(file: io.BufferedWriter, data: bytes, *, durable: bool) -> None:
-    file.write(data)
-    if durable:
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or a folder's entries, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def in_parallel(function: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:

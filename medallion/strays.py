@@ -16,14 +16,17 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import polars as pl
 
 from medallion.attempts import AttemptRecord, records, settle_dead
+from medallion.evidence import read_held
 from medallion.lake import Lake
+from medallion.objects import ObjectPath
 from medallion.partitions import Whole
 from medallion.staging import parse_name
+from medallion.store import Place, readable, relative, tables
 
 __all__ = ["SAFE_HOURS", "Stray", "find_strays", "remove_strays"]
 
@@ -62,8 +65,8 @@ def find_strays(lake: Lake, *, older_than: float = SAFE_HOURS) -> list[Stray]:
         older_than: hours for which it must not have been touched.
     """
     found: list[Stray] = []
-    for log in sorted(lake.root.glob("*/*/_delta_log")):
-        found += _Folder(lake, log.parent).strays(older_than)
+    for folder in tables(lake.root):
+        found += _Folder(lake, folder).strays(older_than)
     return found
 
 
@@ -76,8 +79,17 @@ def remove_strays(lake: Lake, strays: list[Stray], *, older_than: float = SAFE_H
     return [each for each in strays if each in dead or _remove(lake.root / each.path, before)]
 
 
-def _remove(path: Path, before: float) -> bool:
-    """Take a file out of sight first and look at what was taken: an attempt may have just written it anew."""
+def _remove(path: Place, before: float) -> bool:
+    """Take a file out of sight first and look at what was taken: an attempt may have just written it anew.
+
+    An object cannot be taken out of sight; it is looked at once more just before.
+    """
+    if isinstance(path, ObjectPath):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < before:
+                path.unlink()
+                return True
+        return False
     taken = path.with_name(f".{uuid.uuid4().hex}")
     try:
         path.rename(taken)
@@ -98,9 +110,9 @@ def _remove(path: Path, before: float) -> bool:
 class _Folder:
     """The folder of one table."""
 
-    def __init__(self, lake: Lake, folder: Path) -> None:
+    def __init__(self, lake: Lake, folder: Place) -> None:
         self.lake, self.folder = lake, folder
-        self.table = str(folder.relative_to(lake.root))
+        self.table = str(relative(folder, lake.root))
         # Listed before the log and the records are read, so that what is committed meanwhile is known to them.
         self.files = [path for path in folder.rglob("*") if path.is_file()]
         known = self._records()
@@ -127,11 +139,10 @@ class _Folder:
                 stat = path.stat()
                 hours = (now - stat.st_mtime) / 3600
                 if hours >= (max(older_than, _SETTLED_HOURS) if kind == "settled record" else older_than):
-                    relative = str(path.relative_to(self.lake.root))
-                    found.append(Stray(self.table, relative, kind, stat.st_size, hours))
+                    found.append(Stray(self.table, str(relative(path, self.lake.root)), kind, stat.st_size, hours))
         return found
 
-    def _candidates(self) -> Iterator[tuple[Path, str]]:
+    def _candidates(self) -> Iterator[tuple[Place, str]]:
         kinds = {
             "_attempts": self._of_attempt,
             "_evidence": self._of_evidence,
@@ -139,40 +150,46 @@ class _Folder:
             "_sources": self._of_source,
         }
         for path in self.files:
-            relative = path.relative_to(self.folder)
-            kind = kinds.get(relative.parts[0], self._of_data)(path, relative)
+            inside = relative(path, self.folder)
+            kind = kinds.get(inside.parts[0], self._of_data)(path, inside)
             if kind is not None:
                 yield path, kind
 
-    def _of_attempt(self, path: Path, relative: Path) -> str | None:
-        if relative.parts[1] == "settled":
+    def _of_attempt(self, path: Place, inside: PurePath) -> str | None:
+        if inside.parts[1] == "settled":
             return "settled record"
-        return (
-            "attempt record" if path.stem in {each.attempt for each in self.dead} else self._of_source(path, relative)
-        )
+        return "attempt record" if path.stem in {each.attempt for each in self.dead} else self._of_source(path, inside)
 
-    def _of_evidence(self, path: Path, relative: Path) -> str | None:
+    def _of_evidence(self, path: Place, inside: PurePath) -> str | None:
         if path.name.startswith("."):
             return "temporary file"
         return None if self._tells_of_known(path) else "evidence"
 
-    def _of_held(self, path: Path, relative: Path) -> str | None:
-        made_or_dropped = relative.parts[1].startswith(".") and relative.parts[1] != ".discarded"
+    def _of_held(self, path: Place, inside: PurePath) -> str | None:
+        if isinstance(path, ObjectPath):
+            return None if self._is_held(path, inside.parts[1]) else "temporary file"
+        made_or_dropped = inside.parts[1].startswith(".") and inside.parts[1] != ".discarded"
         return "temporary file" if made_or_dropped else None
 
-    def _of_source(self, path: Path, relative: Path) -> str | None:
+    def _is_held(self, path: ObjectPath, key: str) -> bool:
+        if path.suffix != ".parquet" or key in self.busy:
+            return True
+        held = read_held(self.folder, key)
+        return held is not None and path.name.startswith(held.attempt)
+
+    def _of_source(self, path: Place, inside: PurePath) -> str | None:
         return "temporary file" if path.name.startswith(".") else None
 
-    def _of_data(self, path: Path, relative: Path) -> str | None:
-        if parse_name(str(relative)) is not None:
-            return None if self._is_needed(str(relative)) else "data file"
+    def _of_data(self, path: Place, inside: PurePath) -> str | None:
+        if parse_name(str(inside)) is not None:
+            return None if self._is_needed(str(inside)) else "data file"
         return "temporary file" if _TEMPORARY.fullmatch(path.name) else None
 
     def _is_needed(self, relative: str) -> bool:
         key = Path(relative).parent.name.partition("=")[2] or Whole.KEY
         return relative in self.named or key in self.busy or bool(_batches([relative]) & self.refusing)
 
-    def _tells_of_known(self, path: Path) -> bool:
+    def _tells_of_known(self, path: Place) -> bool:
         with suppress(FileNotFoundError):
             told = set(_BATCH_ID.findall(path.read_text()))
             return bool(told & self.batches or self.busy)
@@ -183,7 +200,7 @@ def _batches(paths: Iterable[str]) -> set[str]:
     return {named[0] for path in paths if (named := parse_name(path)) is not None}
 
 
-def _named_by_log(log: Path) -> set[str]:
+def _named_by_log(log: Place) -> set[str]:
     """Every data file that the log still names, as added or as removed."""
     named: set[str] = set()
     for entry in log.glob("*.json"):
@@ -193,9 +210,9 @@ def _named_by_log(log: Path) -> set[str]:
                 if kind in action:
                     named.add(action[kind]["path"])
     for checkpoint in log.glob("*.checkpoint*.parquet"):
-        schema = pl.read_parquet_schema(checkpoint)
+        schema = pl.read_parquet_schema(readable(checkpoint))
         for kind in ("add", "remove"):
             if kind in schema:
-                paths = pl.read_parquet(checkpoint, columns=[kind]).get_column(kind).struct.field("path")
+                paths = pl.read_parquet(readable(checkpoint), columns=[kind]).get_column(kind).struct.field("path")
                 named.update(paths.drop_nulls())
     return named

@@ -243,7 +243,7 @@ def test_a_source_that_is_corrected_and_put_back_leads_back_to_the_first_batch(b
 def test_evidence_that_was_lost_is_written_again_and_the_files_stay(built: Run, shop: Shop):
     before, evidence = state_of(shop, built), evidence_of(shop.orders, built, FIRST)
     for table in (shop.raw_orders, shop.orders):
-        shutil.rmtree(pin(table, built).folder / "_evidence")
+        shutil.rmtree(str(pin(table, built).folder / "_evidence"))
         assert set(kinds(refine(table, DAYS, built)).values()) == {"Unchanged"}
     assert state_of(shop, built) == before
     again = evidence_of(shop.orders, built, FIRST)
@@ -389,8 +389,8 @@ def test_a_blocked_candidate_is_held_and_vanishes_when_a_later_one_is_committed(
     land_orders(landed, SECOND, [*bad_orders(), *orders_of(SECOND)[:2]])
     outcome = only(build_orders(shop, landed, [SECOND]))
     assert isinstance(outcome, Blocked)
-    assert pl.read_parquet(outcome.held / "accepted.parquet")["order_id"].to_list() == [11, 12]
-    refused = pl.read_parquet(outcome.held / "quarantined.parquet")
+    assert pl.read_parquet(str(outcome.held / "accepted.parquet"))["order_id"].to_list() == [11, 12]
+    refused = pl.read_parquet(str(outcome.held / "quarantined.parquet"))
     assert reasons_of(refused) == [["quantity.gt"]] * 3
     held = read_held(pin(shop.orders, landed).folder, SECOND)
     assert held is not None

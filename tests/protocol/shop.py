@@ -19,6 +19,7 @@ from medallion.outcomes import Report
 from medallion.partitions import Daily
 from medallion.refine import Run, refine
 from medallion.sources import LandingZone
+from medallion.store import Place
 from medallion.tables import Table, bronze, gold, silver
 
 DAY = Daily("day", start="2017-03-01", end="2017-03-07")
@@ -88,7 +89,7 @@ def land(landing: Path, day: str, quantities: Day) -> None:
     (folder / f"{day}.csv").write_text("\n".join(lines) + "\n")
 
 
-def make_run(lake: Path, landing: Path, **more: Any) -> Run:
+def make_run(lake: Place | str, landing: Path, **more: Any) -> Run:
     """A run over a lake and a landing zone."""
     durable = more.pop("durable", False)
     return Run(Lake(lake, durable=durable), LandingZone(landing), started_at=STARTED, **{"run_id": "test", **more})
@@ -122,7 +123,7 @@ _COLUMNS = {
 }
 
 
-def held_by(lake: Path) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
+def held_by(lake: Place | str) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
     """What each table holds, by partition."""
     opened = Lake(lake, durable=False)
     found: dict[str, dict[str, list[tuple[Any, ...]]]] = {}
@@ -135,7 +136,7 @@ def held_by(lake: Path) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
     return found
 
 
-def contents(lake: Path) -> dict[str, dict[str, str | None]]:
+def contents(lake: Place | str) -> dict[str, dict[str, str | None]]:
     """The content digest of every partition of every table."""
     opened = Lake(lake, durable=False)
     return {

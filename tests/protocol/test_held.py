@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def _table(run: Run) -> Path:
-    return run.lake.root / "silver/orders"
+    return Path(str(run.lake.root), "silver/orders")
 
 
 def test_approving_publishes_the_bytes_that_were_judged_and_records_who_and_why(run):

@@ -11,6 +11,7 @@ from medallion.cli import cli
 from medallion.evidence import read_held
 from medallion.held import approve
 from medallion.lake import Lake
+from medallion.store import Place
 from medallion.strays import find_strays, remove_strays
 from tests.protocol.shop import DAY, DAYS, Shop, build, contents, land, make_run
 from tests.protocol.workers import until
@@ -28,15 +29,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _age(lake: Path, hours: float = 48) -> None:
+def _age(lake: Place, hours: float = 48) -> None:
     """Let everything in the lake be as old as that."""
     then = time.time() - hours * 3600
-    for path in [*lake.rglob("*")]:
+    for path in [*Path(str(lake)).rglob("*")]:
         os.utime(path, (then, then))
 
 
-def _files(lake: Path) -> set[str]:
-    return {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file()}
+def _files(lake: Place) -> set[str]:
+    return {str(path.relative_to(str(lake))) for path in Path(str(lake)).rglob("*") if path.is_file()}
 
 
 def test_a_lake_that_nobody_died_in_has_no_strays(folder):
