@@ -40,7 +40,7 @@ from medallion.objects import ObjectPath, conceal
 from medallion.partitions import Partitioning, Whole
 from medallion.snapshot import Replaced, Replacement, Snapshot
 from medallion.staging import publish_files
-from medallion.store import Place, open_place, relative, sync, table_options, tables
+from medallion.store import Place, check_reachable, open_place, relative, sync, table_options, tables
 
 __all__ = ["FORMAT", "Commit", "Lake", "Replaced", "Replacement", "Snapshot"]
 
@@ -122,6 +122,7 @@ class Lake:
         except TableNotFoundError:
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
+            check_reachable(self.root)
             reason = conceal(str(error).splitlines()[0])
             raise TableUnreadable(
                 f"{path} at {folder} cannot be opened: {reason}. Nothing was written. Restore its _delta_log from a "
@@ -132,7 +133,9 @@ class Lake:
         return DeltaTable(str(folder), version=version, storage_options=self._options)
 
     def _is_table(self, folder: Place) -> bool:
-        return DeltaTable.is_deltatable(str(folder), storage_options=self._options)
+        if isinstance(folder, ObjectPath):  # deltalake (1.6) keeps all threads waiting while it asks a store this
+            return any((folder / "_delta_log").glob("*.json"))
+        return DeltaTable.is_deltatable(str(folder))
 
     def _snapshot(self, handle: DeltaTable, path: str, partition: Partitioning) -> Snapshot:
         _check_cut(handle, path, partition)
@@ -336,8 +339,8 @@ class Lake:
                 for folder in (snapshot.folder, snapshot.folder.parent, snapshot.folder.parent.parent):
                     sync(folder)
         except (DeltaError, OSError):
-            # Another process was first; what it made is used, if it can be read.
-            if not self._is_table(snapshot.folder):
+            # Another process was first, or the acknowledgement was lost; what stands is used, if it can be read.
+            if self.pin(snapshot.path, snapshot.partition).version is None:
                 raise
         return self.pin(snapshot.path, snapshot.partition)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import fnmatch
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ __all__ = [
     "VARIABLES",
     "Looked",
     "ObjectPath",
+    "check_answers",
     "conceal",
     "is_address",
     "open_address",
@@ -38,6 +40,8 @@ _SCHEME = "s3://"
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ALLOW_HTTP")
 """What says how a store is reached. A session token counts too, if there is one."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _RETRIES = 3
 _SECONDS = 15
@@ -51,7 +55,8 @@ def is_address(root: str) -> bool:
 
 
 def conceal(text: str) -> str:
-    """A message without the credentials, should one ever be quoted in it."""
+    """A message without the credentials, should one ever be quoted in it, and without colours for a terminal."""
+    text = _COLOUR.sub("", text)
     for name in _SECRETS:
         value = os.environ.get(name, "")
         text = text.replace(value, f"<{name}>") if len(value) > 3 else text
@@ -257,11 +262,20 @@ def open_address(root: str) -> ObjectPath:
             f"the lake {root} lies in an object store, which needs the extra: pip install 'medallion[s3]'."
         ) from error
     settled = ObjectPath(bucket, prefix.strip("/"), S3Store(bucket, **_patience()))
-    try:
-        settled.is_dir()
-    except OSError as error:
-        raise _unusable(str(settled), error.strerror or "it does not answer") from None
+    check_answers(settled)
     return settled
+
+
+def check_answers(root: ObjectPath) -> None:
+    """Ask the store for something.
+
+    Raises:
+        ConfigurationError: if it refuses or does not answer.
+    """
+    try:
+        root.is_dir()
+    except OSError as error:
+        raise _unusable(str(root), error.strerror or "it does not answer") from None
 
 
 def _patience() -> dict[str, Any]:
@@ -281,7 +295,7 @@ def _patience() -> dict[str, Any]:
 def _unusable(root: str, reason: str) -> ConfigurationError:
     first, *rest = VARIABLES
     return ConfigurationError(
-        f"the lake {root} cannot be opened: {reason}. Nothing was read or written. Set {first}, {', '.join(rest[:-1])} "
+        f"the lake {root} cannot be opened: {reason}. Set {first}, {', '.join(rest[:-1])} "
         f"and {rest[-1]} in the environment as the store wants them (the endpoint and AWS_ALLOW_HTTP=true only for one "
         "that is not AWS's own), and see that the bucket is there."
     )

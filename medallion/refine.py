@@ -205,10 +205,10 @@ class _Attempt:
             candidate = prepare(keys)
             reach("judged")
             yield self._commit(keys, candidate)
-        except (StorageFailed, OSError) as error:
+        except (StorageFailed, ConfigurationError, OSError) as error:
             # Not the fault of one partition, so looking for it in halves would only try the store again and again.
             yield {
-                key: Failed(error if isinstance(error, StorageFailed) else self._storage_failed(key, error))
+                key: Failed(error if isinstance(error, MedallionError) else self._storage_failed(key, error))
                 for key in keys
             }
         except (MedallionError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:

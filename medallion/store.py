@@ -25,10 +25,11 @@ from typing import Any
 
 import polars as pl
 
-from medallion.objects import ObjectPath, is_address, open_address, options_for_scans, options_for_tables
+from medallion.objects import ObjectPath, check_answers, is_address, open_address, options_for_scans, options_for_tables
 
 __all__ = [
     "Place",
+    "check_reachable",
     "is_address",
     "open_place",
     "parquet_columns",
@@ -55,6 +56,16 @@ def open_place(root: str | os.PathLike[str] | ObjectPath) -> Place:
     if isinstance(root, ObjectPath):
         return root
     return open_address(str(root)) if is_address(str(root)) else Path(root).absolute()
+
+
+def check_reachable(root: Place) -> None:
+    """Tell a store that does not answer from a table that cannot be read.
+
+    Raises:
+        ConfigurationError: if the store of a lake refuses or does not answer; says what to set.
+    """
+    if isinstance(root, ObjectPath):
+        check_answers(root)
 
 
 def write_durably(place: Place, data: bytes, *, durable: bool = True) -> None:

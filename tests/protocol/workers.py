@@ -81,7 +81,7 @@ class Nursery:
         return json.loads(line)
 
     def start(self, operation: str, folder: Path, *, points: str = "", **arguments: Any) -> Worker:
-        """Start an operation on ``folder/lake`` and ``folder/landing`` in a process of its own."""
+        """Start an operation on ``folder/lake``, or a lake that is named, and ``folder/landing`` in its own process."""
         self._count += 1
         result = folder / f"result-{self._count}.json"
         job = {
@@ -118,7 +118,7 @@ def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[
     """Run an operation; what became of each partition of each table."""
     more = dict(arguments)
     keys, revision = more.pop("keys"), more.pop("revision", 1)
-    run = make_run(folder / "lake", folder / "landing", **more)
+    run = make_run(more.pop("lake", folder / "lake"), folder / "landing", **more)
     shop = Shop(revision)
     if operation == "approve":
         told = {"silver/orders": {key: _told(approve(shop.orders, key, run, reason="checked by hand")) for key in keys}}
