@@ -122,7 +122,7 @@ class Lake:
         except TableNotFoundError:
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
-            check_reachable(self.root)
+            check_reachable(self.root, error)
             reason = conceal(str(error).splitlines()[0])
             raise TableUnreadable(
                 f"{path} at {folder} cannot be opened: {reason}. Nothing was written. Restore its _delta_log from a "

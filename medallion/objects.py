@@ -13,7 +13,7 @@ import datetime as dt
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -205,7 +205,7 @@ class ObjectPath:
         """The objects directly below, by a pattern for their names."""
         with _told(self):
             found = self.store.list_with_delimiter(self.key or None)["objects"]
-        yield from (each for each in map(self._below, found) if fnmatch.fnmatchcase(each.name, pattern))
+        yield from self._below(found, pattern)
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """The objects directly below."""
@@ -215,14 +215,17 @@ class ObjectPath:
         """All objects below, by a pattern for their names."""
         with _told(self):
             found = [meta for some in self.store.list(self._prefix) for meta in some]
-        yield from (each for each in map(self._below, found) if fnmatch.fnmatchcase(each.name, pattern))
+        yield from self._below(found, pattern)
 
     @property
     def _prefix(self) -> str | None:
         return f"{self.key}/" if self.key else None
 
-    def _below(self, meta: Mapping[str, Any]) -> ObjectPath:
-        return ObjectPath(self.bucket, meta["path"], self.store, _looked(meta))
+    def _below(self, found: Iterable[Mapping[str, Any]], pattern: str) -> Iterator[ObjectPath]:
+        for meta in found:
+            # Some stores list an empty object in the place of a folder; the engine writes none that is empty.
+            if meta["size"] and fnmatch.fnmatchcase(PurePosixPath(meta["path"]).name, pattern):
+                yield ObjectPath(self.bucket, meta["path"], self.store, _looked(meta))
 
 
 @contextmanager
@@ -266,14 +269,16 @@ def open_address(root: str) -> ObjectPath:
     return settled
 
 
-def check_answers(root: ObjectPath) -> None:
-    """Ask the store for something.
+def check_answers(root: ObjectPath, refusal: OSError | None = None) -> None:
+    """Ask the store for something, unless it has refused something already.
 
     Raises:
         ConfigurationError: if it refuses or does not answer.
     """
     try:
         root.is_dir()
+        if refusal is not None:
+            raise OSError(5, _shown(refusal))
     except OSError as error:
         raise _unusable(str(root), error.strerror or "it does not answer") from None
 

@@ -58,14 +58,18 @@ def open_place(root: str | os.PathLike[str] | ObjectPath) -> Place:
     return open_address(str(root)) if is_address(str(root)) else Path(root).absolute()
 
 
-def check_reachable(root: Place) -> None:
-    """Tell a store that does not answer from a table that cannot be read.
+def check_reachable(root: Place, error: Exception) -> None:
+    """Tell a store that refuses or does not answer from a table that cannot be read.
+
+    Args:
+        root: of the lake.
+        error: by which a table could not be opened; of an object store, an ``OSError`` is the store's.
 
     Raises:
-        ConfigurationError: if the store of a lake refuses or does not answer; says what to set.
+        ConfigurationError: if it is the store; says what to set.
     """
     if isinstance(root, ObjectPath):
-        check_answers(root)
+        check_answers(root, error if isinstance(error, OSError) else None)
 
 
 def write_durably(place: Place, data: bytes, *, durable: bool = True) -> None:

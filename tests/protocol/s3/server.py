@@ -170,7 +170,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(data)
 
-        do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = forward
+        do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = forward  # noqa: N815 - named by its base class
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by its base class
             pass
