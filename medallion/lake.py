@@ -221,7 +221,7 @@ class Lake:
         seen = snapshot.epochs(replacement.batches)
         tip = snapshot
         if snapshot.version is None:
-            tip = self._create(snapshot, replacement.schema)
+            tip = self._create(snapshot, replacement)
         elif snapshot.overtaken:
             tip = self.pin(snapshot.path, snapshot.partition)
         what = "quarantine" if snapshot.path.startswith("quarantine/") else "table"
@@ -323,12 +323,12 @@ class Lake:
             )
         return version
 
-    def _create(self, snapshot: Snapshot, schema: pl.Schema) -> Snapshot:
+    def _create(self, snapshot: Snapshot, replacement: Replacement) -> Snapshot:
         column = snapshot.partition.column
         try:
             DeltaTable.create(
                 str(snapshot.folder),
-                schema=pl.DataFrame(schema=schema).to_arrow().schema,
+                schema=pl.DataFrame(schema=replacement.schema).to_arrow().schema,
                 mode="error",
                 partition_by=[column] if column else [],
                 description=note(),
@@ -338,10 +338,11 @@ class Lake:
             if self.durable:
                 for folder in (snapshot.folder, snapshot.folder.parent, snapshot.folder.parent.parent):
                     sync(folder)
-        except (DeltaError, OSError):
+        except (DeltaError, OSError) as error:
             # Another process was first, or the acknowledgement was lost; what stands is used, if it can be read.
             if self.pin(snapshot.path, snapshot.partition).version is None:
-                raise
+                reason = f"the table could not be made: {conceal(' '.join(str(error).split()))}"
+                raise StorageFailed(snapshot.path, next(iter(replacement.batches)), reason) from error
         return self.pin(snapshot.path, snapshot.partition)
 
     def _check_schema(self, snapshot: Snapshot, replacement: Replacement) -> None:

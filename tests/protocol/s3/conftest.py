@@ -46,9 +46,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section(f"{LOST.total()} lost acknowledgements")
     width = max(len(what) for what, _, _ in LOST) + 2
-    terminalreporter.write_line("PUT of".ljust(width) + "the attempt said".ljust(44) + "times")
+    terminalreporter.write_line("PUT of".ljust(width) + "the attempt said".ljust(46) + "times")
     for (what, told, _), times in sorted(LOST.items()):
-        terminalreporter.write_line(what.ljust(width) + told.ljust(44) + str(times))
+        terminalreporter.write_line(what.ljust(width) + told.ljust(46) + str(times))
     recovered = Counter[str]()
     for (_, _, how), times in LOST.items():
         recovered[how] += times

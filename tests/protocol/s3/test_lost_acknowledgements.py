@@ -57,12 +57,13 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
 
 
 def _check(lake: str, want: dict[str, dict[str, str | None]], quantities: list[int], epoch: int) -> None:
-    assert contents(lake) == want
-    for path, days in expected({FIRST: quantities}).items():
-        assert held_by(lake)[path] == days
+    rows = held_by(lake)
+    assert {path: rows[path] for path in expected({FIRST: quantities})} == expected({FIRST: quantities})
     opened = Lake(lake)
     for path in TABLES:
-        assert opened.pin(path, DAY).epoch(FIRST) == epoch, f"{path} was committed twice, or not at all"
+        stands = opened.pin(path, DAY)
+        assert {day: stands.content(day) for day in stands.files} == want[path]
+        assert stands.epoch(FIRST) == epoch, f"{path} was committed twice, or not at all"
         assert records(opened.root / path) == []
 
 
@@ -70,13 +71,13 @@ def test_a_lost_acknowledgement_of_any_put_of_a_first_load_has_no_second_effect_
     lossy: str, proxy: Proxy, tmp_path: Path, uninterrupted
 ):
     land(tmp_path / "landing", FIRST, LOADED)
-    recovered = set()
+    shop, recovered = Shop(), set()
     for number in itertools.count(1):
         lake = f"{lossy}-{number}"
         proxy.reset(partial(_is_nth, number))
         attempt = {
             report.table: report.outcomes[FIRST]
-            for report in build(Shop(), [FIRST], make_run(lake, tmp_path / "landing"))
+            for report in build(shop, [FIRST], make_run(lake, tmp_path / "landing"))
         }
         lost = [put for put in proxy.puts if put.dropped]
         proxy.reset()
@@ -85,7 +86,7 @@ def test_a_lost_acknowledgement_of_any_put_of_a_first_load_has_no_second_effect_
         (path,) = {put.path for put in lost}
         kind, table = _kind(path), OWNER.get(_table(path), _table(path))
         assert all(isinstance(outcome, Committed) for outcome in attempt.values()), path
-        replay = build(Shop(), [FIRST], make_run(lake, tmp_path / "landing"))
+        replay = build(shop, [FIRST], make_run(lake, tmp_path / "landing"))
         assert all(isinstance(report.outcomes[FIRST], Unchanged) for report in replay), path
         _check(lake, uninterrupted["load"], LOADED, 1)
         noted = [each["was"] for each in inspect(Lake(lake), table, FIRST, partition=DAY)["recoveries"]]
