@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _made(path: Path, rows: int) -> Path:
-    """The file, made by a process of its own: a child's peak memory counts from what its parent holds when it starts."""
+    """The file, made by a process of its own: a child's peak memory counts from what its parent held."""
     subprocess.run([sys.executable, "-m", "benchmarks.gate", "--make", str(path), str(rows)], check=True)
     return path
 
