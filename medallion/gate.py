@@ -26,6 +26,7 @@ from medallion.errors import DeclarationError
 from medallion.masks import Gated, Query
 from medallion.partitions import Partitioning, TimePartitioning, Whole
 from medallion.published import History, judge_published
+from medallion.rules import Reconciles
 from medallion.severity import CRITICAL, ERROR, INFO, WARNING
 from medallion.tally import Tally
 from medallion.verdict import Finding, Verdict, worst_first
@@ -136,6 +137,12 @@ class Gate:
     def compiled(self) -> CompiledContract:
         """The contract, compiled as it was declared."""
         return compile_schema(self.schema, where=self.name, key=self.key, partition=self._partition)
+
+    @cached_property
+    def reconciled(self) -> frozenset[str]:
+        """The inputs with which a rule reconciles; the others need not be given."""
+        rules = [rule.pipeline for rule in self.compiled.pipeline_rules]
+        return frozenset(rule.input for rule in rules if isinstance(rule, Reconciles))
 
     def compiled_for(self, given: Mapping[str, pl.DataType]) -> CompiledContract:
         """The contract, compiled for a frame with these columns; each set of columns once."""

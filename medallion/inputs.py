@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from medallion.digests import digest, digest_bytes
+from medallion.digests import digest
 from medallion.errors import TransformFailed
 from medallion.lake import Snapshot
 from medallion.partitions import Partitioning, Whole
@@ -140,7 +140,7 @@ def used_digests(table: Table, inputs: Mapping[str, Pinned], keys: Sequence[str]
     """For each input that counts by key, and each partition, a digest of the reference rows that the partition uses.
 
     The used rows are those whose key occurs in one of the partition's other inputs. Rows are hashed one by one
-    (BLAKE2b, 64 bits) and the hashes of the used ones are hashed in order, so that equal use gives an equal digest.
+    (BLAKE2b, 64 bits) and the hashes of the used ones are added up, so that equal use gives an equal digest.
     """
     found: dict[str, dict[str, str]] = {}
     column = table.partition.column
@@ -159,15 +159,15 @@ def used_digests(table: Table, inputs: Mapping[str, Pinned], keys: Sequence[str]
         ids = (pl.concat(used).unique() if len(used) > 1 else used[0]).collect()
         reference = pinned.snapshot.scan(pinned.input.table.partition.keys())
         hashed = _hash_rows(reference.join(ids.lazy().select(by).unique(), on=by, how="semi").collect(), by)
-        # A reference may have several rows with one value of ``by``: the hash settles their order.
-        rows = ids.join(hashed, on=by, how="inner").sort(*([column] if column else []), by, "_hash")
+        rows = ids.join(hashed, on=by, how="inner")
+        # A sum names a set whatever its order (AdHash). Halves of 32 bits do not overflow below four billion rows.
+        half = pl.col("_hash")
+        sums = [pl.len().alias("n"), (half & 0xFFFFFFFF).sum().alias("low"), (half // 2**32).sum().alias("high")]
         digests: dict[str, str] = defaultdict(lambda: digest("none used"))
         if column:
-            by_partition = rows.group_by(column).agg("_hash")
-            for value, hashes in zip(by_partition.get_column(column), by_partition.get_column("_hash"), strict=True):
-                digests[str(value)] = digest_bytes(hashes.to_numpy().tobytes())
+            digests.update((str(value), digest(used)) for value, *used in rows.group_by(column).agg(sums).iter_rows())
         else:
-            digests[Whole.KEY] = digest_bytes(rows.get_column("_hash").to_numpy().tobytes())
+            digests[Whole.KEY] = digest(list(rows.select(sums).row(0)))
         found[name] = {key: digests[key] for key in keys}
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from medallion.pipeline_rule import Found, PipelineRule, Setting
@@ -107,13 +108,19 @@ class _Distribution(PipelineRule):
 
 
 def _kolmogorov_smirnov(now: Sequence[float], past: Sequence[Sequence[float]]) -> float:
-    from scipy.stats import ks_2samp  # noqa: PLC0415 - takes half a second, and few contracts ask for it
+    """The greatest distance between the two empirical distributions.
 
-    return float(ks_2samp(now, [value for each in past for value in each]).statistic)
+    ``scipy.stats.ks_2samp(...).statistic``, to which a test holds it. Importing scipy.stats takes as long as judging
+    half a million rows, in every process.
+    """
+    here, before = np.sort(now), np.sort([value for each in past for value in each])
+    at = np.concatenate([here, before])
+    distances = np.searchsorted(here, at, "right") / here.size - np.searchsorted(before, at, "right") / before.size
+    return float(np.abs(distances).max())
 
 
 def _jensen_shannon(now: Sequence[Mapping[str, Any]], past: Sequence[Sequence[Mapping[str, Any]]]) -> float:
-    from scipy.spatial.distance import jensenshannon  # noqa: PLC0415 - as above
+    from scipy.spatial.distance import jensenshannon  # noqa: PLC0415 - takes half a second, and few ask for it
 
     before: dict[str, float] = {}
     for each in past:
@@ -129,8 +136,8 @@ def distribution(
 ) -> Any:
     """A column's values are distributed as in the partitions before.
 
-    Numbers are compared by the two-sample Kolmogorov-Smirnov statistic (``scipy.stats.ks_2samp``; 0 is the same, 1 is
-    apart) of 51 quantiles of each partition, which is exact to 0.02; categories by the Jensen-Shannon distance with
+    Numbers are compared by the two-sample Kolmogorov-Smirnov statistic (as ``scipy.stats.ks_2samp``; 0 is the same, 1
+    is apart) of 51 quantiles of each partition, which is exact to 0.02; categories by the Jensen-Shannon distance with
     base 2 (``scipy.spatial.distance.jensenshannon``; 0 to 1) of the counts of the 1,000 most frequent values.
 
     Args:

@@ -627,6 +627,7 @@ class _Refined:
             inputs={
                 name: attach_target(each, self.table.partition, keys, columns.get(name))
                 for name, each in self.attempt.inputs.items()
+                if name in self.table.gate.reconciled
             },
             history=self.history,
         )

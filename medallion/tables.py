@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,11 +18,19 @@ import pandera.polars as pa
 import polars as pl
 
 from medallion.contract import METADATA_KEY
+from medallion.declarations import (
+    check_columns,
+    check_name,
+    check_options,
+    check_parameters,
+    check_references,
+    check_types,
+    check_use_by_key,
+)
 from medallion.digests import digest, digest_function
 from medallion.errors import DeclarationError
 from medallion.gate import Gate, schema_of
 from medallion.partitions import Partitioning, TimePartitioning, Whole
-from medallion.staging import stored_type
 
 __all__ = ["SOURCE_COLUMNS", "Input", "Sql", "Table", "bronze", "gold", "gold_sql", "silver"]
 
@@ -32,7 +39,6 @@ SOURCE_COLUMNS = ("_source_file", "_source_row", "_source_sha256")
 and the SHA-256 of the file's bytes. A silver transform keeps them (``with_columns``, ``rename`` and ``filter`` do)."""
 
 LAYERS = ("bronze", "silver", "gold")
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -215,7 +221,7 @@ def bronze(
     """
     cut = partition or Whole()
     where = f"bronze({name!r})"
-    _check_name(name, where)
+    check_name(name, where)
     if not isinstance(cut, Whole) and f"{{{cut.column}}}" not in source:
         raise DeclarationError(
             f"{where}: source {source!r} does not contain {{{cut.column}}}, so all keys share a file"
@@ -377,7 +383,7 @@ def _refined(  # noqa: PLR0917 - called by the three declarations above alone
     **more: Any,
 ) -> Table:
     where = f"{layer} {name!r}"
-    _check_name(name, where)
+    check_name(name, where)
     cut = partition or Whole()
     read = {given: each if isinstance(each, Input) else Input(each) for given, each in inputs.items()}
     if not read:
@@ -386,103 +392,15 @@ def _refined(  # noqa: PLR0917 - called by the three declarations above alone
         if not isinstance(each.table, Table):
             raise DeclarationError(f"{where}: input {given} is {each.table!r}, not a declared table")
         each.check_against(cut, where)
-    _check_parameters(transform, read, where)
-    _check_use_by_key(read, where)
+    check_parameters(transform, read, where)
+    check_use_by_key(read, where)
     schema = schema_of(contract, where)
-    _check_columns(schema, cut, key, where)
-    _check_options(schema, cut, where, more)
+    check_columns(schema, cut, key, where)
+    check_options(schema, cut, where, more)
     table = Table(
         layer, name, cut, inputs=MappingProxyType(read), transform=transform, schema=schema, contract=contract,
         key=tuple(key), description=inspect.cleandoc(doc or ""), **more,
     )  # fmt: skip
-    _check_references(table, where)
-    # This refuses, when the feed is imported, every check that could not be evaluated later.
-    for pattern, declared in schema.columns.items():
-        if declared.regex:
-            raise DeclarationError(f"{where}: column {pattern!r} is a pattern; a table's columns are named one by one")
-    for column in table.gate.compiled.columns:
-        if column.dtype is None:
-            raise DeclarationError(f"{where}: column {column.name!r} has no type; a table needs one for every column")
-        if stored_type(column.dtype) is None:
-            raise DeclarationError(
-                f"{where}: column {column.name!r} is {column.dtype}, which a Delta table has no type for; keep it as "
-                "text or as a number"
-            )
+    check_references(table, where)
+    check_types(table, where)
     return table
-
-
-def _check_parameters(transform: Callable[..., pl.LazyFrame] | Sql, read: Mapping[str, Input], where: str) -> None:
-    if isinstance(transform, Sql):
-        return
-    wanted = list(inspect.signature(transform).parameters)
-    if set(wanted) != set(read):
-        raise DeclarationError(
-            f"{where}: the function takes {wanted}, and the inputs are {list(read)}; give both alike"
-        )
-
-
-def _check_use_by_key(read: Mapping[str, Input], where: str) -> None:
-    """Refuse a reference that is used by a column which it, or every table that could use it, does not have."""
-    for name, each in read.items():
-        if each.by is None:
-            continue
-        users = [other.table for given, other in read.items() if given != name]
-        if not _has_column(each.table, each.by):
-            raise DeclarationError(f"{where}: input {name}: {each.table.path} has no column {each.by!r} to be used by")
-        if not any(_has_column(user, each.by) and not isinstance(user.partition, Whole) for user in users):
-            raise DeclarationError(
-                f"{where}: input {name} is used by {each.by!r}, and no partitioned input has that column; give the "
-                f"table itself, as {name}={each.table.name}, and all of it counts"
-            )
-
-
-def _has_column(table: Table, column: str) -> bool:
-    """Whether a table has a column, as far as that is declared: bronze takes what comes."""
-    return table.schema is None or column in table.schema.columns
-
-
-def _check_references(table: Table, where: str) -> None:
-    for column, reference in table.references.items():
-        if not isinstance(reference.table.partition, Whole):
-            raise DeclarationError(
-                f"{where}: column {column!r} is known_in {reference.table.path}, which is partitioned; a reference is "
-                "an unpartitioned table, delivered complete"
-            )
-        if not _has_column(reference.table, reference.column):
-            raise DeclarationError(
-                f"{where}: column {column!r} is known_in {reference.table.path}, which has no column "
-                f"{reference.column!r}"
-            )
-
-
-def _check_options(schema: pa.DataFrameSchema, cut: Partitioning, where: str, options: Mapping[str, Any]) -> None:
-    for option in ("version_column", "chart"):
-        column = options.get(option)
-        if column is not None and column not in {*schema.columns, cut.column}:
-            raise DeclarationError(f"{where}: {option}={column!r} is not in the contract {list(schema.columns)}")
-    if options["revision"] < 1:
-        raise DeclarationError(f"{where}: revision={options['revision']}; revisions count from 1 upwards")
-
-
-def _check_columns(schema: pa.DataFrameSchema, cut: Partitioning, key: Sequence[str], where: str) -> None:
-    names = list(schema.columns)
-    for column in names:
-        if column.startswith(("_", ".")) or column == "*":
-            raise DeclarationError(f"{where}: column {column!r} is reserved; names begin with a letter")
-    if not key:
-        raise DeclarationError(f"{where}: needs a key, the columns that identify a row, as key=['basket_id']")
-    for column in key:
-        if column not in names and column != cut.column:
-            raise DeclarationError(f"{where}: key column {column!r} is not in the contract {names}")
-    declared = schema.columns.get(cut.column)
-    if declared is not None and declared.dtype is not None and declared.dtype.type != cut.dtype:
-        raise DeclarationError(
-            f"{where}: partition column {cut.column!r} is {cut.dtype} in {type(cut).__name__}, and the contract "
-            f"says {declared.dtype}. A day kept as text would not be pruned or replaced as a day: declare it "
-            f"as {cut.dtype}, leave it out, or cut the table by Keys(...)."
-        )
-
-
-def _check_name(name: str, where: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise DeclarationError(f"{where}: a table name is small letters, digits and '_', beginning with a letter")

@@ -7,11 +7,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from scipy.stats import ks_2samp
 
 from medallion.contract import CRITICAL, ERROR, INFO, WARNING, Contract, field
 from medallion.errors import DeclarationError
 from medallion.gate import Gate
 from medallion.partitions import Daily, Hourly, Keys, Monthly, Partitioning, Weekly
+from medallion.pipeline_rule import Setting
 from medallion.published import History
 from medallion.rules import at_least, belongs_to_partition, distribution, fresh, kpi, reconciles, volume
 from medallion.verdict import Finding, Verdict
@@ -180,7 +182,6 @@ def test_numbers_that_are_distributed_otherwise_are_found():
 
 
 def test_the_statistic_is_that_of_scipy_to_two_hundredths():
-    from scipy.stats import ks_2samp
 
     chance = random.Random(2)
     before, now = [chance.gauss(0, 1) for _ in range(2000)], [chance.gauss(0.5, 1) for _ in range(2000)]
@@ -427,3 +428,16 @@ def test_the_message_says_which_share_was_passed():
 def test_an_empty_partition_is_said_to_be_empty():
     verdict = Gate(Refusing, max_quarantined=0.0).judge(pl.DataFrame(schema={"a": pl.Int64})).verdict
     assert [(finding.rule, finding.severity) for finding in verdict.findings] == [("table.no_rows", WARNING)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_distance_between_two_distributions_is_scipys_kolmogorov_smirnov_statistic(seed):
+    chance = random.Random(seed)
+    now = [chance.choice([chance.gauss(0, 1), 0.0, 1.0]) for _ in range(51)]
+    past = [[chance.gauss(0.3, 2) for _ in range(51)] for _ in range(chance.randrange(1, 8))]
+    expected = ks_2samp(now, [value for each in past for value in each]).statistic
+    measured = {"quantiles": now}
+    before = [Verdict("t", str(n), 1, 1, measures={"table.d": {"quantiles": each}}) for n, each in enumerate(past)]
+    drift = distribution("x", warning=expected - 1e-9, critical=expected + 1e-9, window=9, least=1)
+    found = list(drift.judge(measured, Setting("k", 1, "table.d", past=before)))
+    assert [severity for severity, _ in found] == [WARNING]
