@@ -42,7 +42,7 @@ from medallion.steps import BronzeSteps, Candidate, RefinedSteps
 from medallion.tables import Table
 from medallion.verdict import Verdict
 
-__all__ = ["Run", "pending", "refine", "watching"]
+__all__ = ["Attempt", "Run", "pending", "refine", "watching"]
 
 _log = logging.getLogger(__name__)
 _PACKAGES = ("polars", "pandera", "deltalake", "duckdb")
