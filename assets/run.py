@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from assets.automation import neighbours
-from assets.definitions import defs
 from assets.factory import chains
 from assets.specs import asset_key
 from checks.translate import GATE
@@ -134,6 +133,8 @@ def _waiting(chain: Sequence[Table], run: Run, instance: dg.DagsterInstance) -> 
 
 def _execute(chain: Sequence[Table], keys: Sequence[str], instance: dg.DagsterInstance) -> list[str]:
     """One Dagster run for a row of neighbouring partitions; the messages of what was refused."""
+    from assets.definitions import defs  # noqa: PLC0415 - a feed with an error is to be one message, not a traceback
+
     assets = [asset_key(table) for table in chain]
     whole = defs.resolve_implicit_job_def_def_for_assets(assets)
     assert whole is not None
@@ -163,7 +164,9 @@ def _message(event: dg.DagsterEvent) -> str:
 def _report(project: Project, run: Run, unchanged: int, failures: Sequence[str], seconds: float) -> None:
     console.print(*render(summarize(project.tables, run.lake)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    console.print(f"{unchanged:,} partitions were unchanged. {seconds:.1f} s, peak memory {peak:,.0f} MiB.")
+    console.print(
+        f"{unchanged:,} partitions were unchanged and not run again. {seconds:.1f} s, peak memory {peak:,.0f} MiB."
+    )
     for message in failures:
         console.print(f"[red]{message}[/]", highlight=False)
 

@@ -25,6 +25,7 @@ __all__ = [
     "ERROR",
     "INFO",
     "METADATA_KEY",
+    "RULE_ATTRIBUTE",
     "WARNING",
     "Contract",
     "FrameRule",
@@ -72,7 +73,7 @@ class Contract(pa.DataFrameModel):
         rules: dict[str, FrameRule] = {}
         for base in reversed(cls.__mro__):
             for name, value in vars(base).items():
-                declared = getattr(getattr(value, "__func__", None), _RULE_ATTRIBUTE, None)
+                declared = getattr(getattr(value, "__func__", None), RULE_ATTRIBUTE, None)
                 if declared is not None:
                     rules[name] = declared
         schema.metadata = {**(schema.metadata or {}), METADATA_KEY: {"rules": rules, "pipeline": cls._pipeline_rules}}
@@ -158,7 +159,7 @@ class _Rows:
         return pl.col(name)
 
 
-_RULE_ATTRIBUTE = "__medallion_rule__"
+RULE_ATTRIBUTE = "__medallion_rule__"
 RuleFunction = TypeVar("RuleFunction", bound=Callable[..., pl.Expr])
 
 
@@ -205,7 +206,7 @@ def rule(severity: Severity = ERROR, *, table: bool = False) -> Callable[[Callab
 
         check.__name__ = function.__name__
         check.__doc__ = function.__doc__
-        setattr(check, _RULE_ATTRIBUTE, FrameRule(severity, table, function))
+        setattr(check, RULE_ATTRIBUTE, FrameRule(severity, table, function))
         return pa.dataframe_check(check, name=function.__name__)
 
     return decorate

@@ -21,6 +21,7 @@ import pandera.polars as pa
 import polars as pl
 from pandera.api.polars.types import PolarsData
 
+from medallion.contract import RULE_ATTRIBUTE
 from medallion.digests import digest_function
 from medallion.errors import DeclarationError
 
@@ -147,7 +148,7 @@ def capture(check: pa.Check, key: str, scope: Scope) -> Captured:
         exprs[0] if len(exprs) == 1 else pl.all_horizontal(exprs)
     )  # several verdicts a row as one, as pandera folds them
     across = not aggregate and any(map(looks_across_rows, selected))
-    return Captured(expr, aggregate, across, code=str(expr))
+    return Captured(expr, aggregate, across, code=code)
 
 
 def short_name(check: pa.Check) -> str:
@@ -169,10 +170,26 @@ def title_of(check: pa.Check, short: str) -> str:
 def describe_check(check: pa.Check) -> str:
     """Names what a check does, by its function's code and its arguments."""
     kwargs = sorted(((name, _sorted(value)) for name, value in check._check_kwargs.items()), key=str)  # noqa: SLF001
-    function: Any = check._check_fn  # noqa: SLF001
+    function: Any = _written(check._check_fn)  # noqa: SLF001
     # A built-in check is an object that finds the backend's function; only its name says what it is.
     named = digest_function(function) if isinstance(function, FunctionType) else getattr(function, "__name__", "")
     return f"{'element_wise' if check.element_wise else 'function'} {named or type(function).__qualname__} {kwargs}"
+
+
+def _written(function: Any) -> Any:
+    """The function that somebody wrote: pandera wraps a model's method, and ``@rule`` a function of the rows.
+
+    Code names a check, and not the expression that it gives: an expression prints a set in the order of this process's
+    hashes, and a long list not at all.
+    """
+    while isinstance(function, FunctionType):
+        declared = getattr(function, RULE_ATTRIBUTE, None)
+        wrapped = getattr(inspect.getclosurevars(function).nonlocals.get("self"), "check_fn", None)
+        inner = declared.function if declared is not None else wrapped
+        if inner is None:
+            break
+        function = inner
+    return function
 
 
 def _sorted(value: Any) -> Any:

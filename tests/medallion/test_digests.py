@@ -1,4 +1,5 @@
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -193,3 +194,37 @@ def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path):
     path.write_bytes(b"bytes")
     assert digest_file(path) == digest_bytes(b"bytes")
     assert len(digest_file(path)) == 32
+
+
+# Contracts
+
+
+_CONTRACTS = """
+import sys
+from medallion.contract import Contract, field, rule
+from medallion.gate import Gate
+
+class Row(Contract):
+    kind: str = field(isin=["a", "b", "c", "d", "e"], notin=["x", "y", "z"])
+    size: int = field(isin=range(BOUND))
+
+    @rule()
+    def known(rows):
+        return rows.kind.is_in({"a", "b", "c", "d", "e"}) & (rows.size < BOUND)
+
+print(Gate(Row).digest)
+"""
+
+
+def contract_digest_in_another_process(folder, seed: int, bound: int) -> str:
+    script = folder / f"contract_{bound}.py"
+    script.write_text(_CONTRACTS.replace("BOUND", str(bound)))
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_contract_has_one_digest_in_every_process_and_another_one_when_a_bound_in_it_changes(tmp_path):
+    digests = {contract_digest_in_another_process(tmp_path, seed, 200) for seed in (1, 2, 3)}
+    assert len(digests) == 1
+    assert contract_digest_in_another_process(tmp_path, 1, 201) not in digests
