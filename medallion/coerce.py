@@ -74,6 +74,10 @@ def _unchanged(value: pl.Expr, given: pl.DataType, wanted: pl.DataType) -> pl.Ex
 
 
 def _resize(value: pl.Expr, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
+    if given == pl.Boolean and wanted.is_decimal():
+        return value.cast(pl.Int8).cast(wanted)  # polars has no cast of its own
+    if given.is_decimal() and wanted == pl.Boolean:
+        return pl.when(value == 0).then(pl.lit(value=False)).when(value == 1).then(pl.lit(value=True))
     cast = value.cast(wanted, strict=False)
     if given.is_float() and wanted.is_float():
         return pl.when(cast.is_infinite() == value.is_infinite()).then(cast)

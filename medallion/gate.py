@@ -384,7 +384,7 @@ class Gate:
 
 def _as_text(name: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     dtype = schema[name]
-    if dtype.is_nested():
+    if dtype.is_nested() or dtype == pl.Object:
         return pl.col(name).map_elements(lambda value: repr(_plain(value)), return_dtype=pl.String)
     if dtype == pl.Binary:
         return pl.col(name).bin.encode("hex")

@@ -280,17 +280,18 @@ def _is_changed(raw: Any, read: Any, given: Any, wanted: Any) -> bool:
         return any(a is not None and _is_changed(a, b, given.inner, wanted.inner) for a, b in pairs)
     if wanted.is_decimal() and isinstance(raw, str):
         return bool(len(raw.partition(".")[2].rstrip("0")) > wanted.scale)
-    if isinstance(raw, str) or wanted in (pl.String, pl.Categorical, pl.Enum, pl.Binary):
+    rounds = given.is_decimal() and wanted.is_float()
+    if rounds or isinstance(raw, str) or wanted in (pl.String, pl.Categorical, pl.Enum, pl.Binary):
         return False
     if given.is_float() and (wanted.is_float() or wanted.is_decimal()):
         return bool((abs(read) == float("inf")) != (abs(raw) == float("inf")))
-    if given.is_decimal() and wanted.is_float():
-        return False
     midnight = dt.time(0)
     if pl.Date in {given, wanted} and given != wanted:
         raw, read = (
             each if isinstance(each, dt.datetime) else dt.datetime.combine(each, midnight) for each in (raw, read)
         )
+    if isinstance(raw, dt.datetime) and raw.tzinfo is not None:
+        return bool(raw.timestamp() != read.timestamp())  # Python calls no repeated hour equal to one in another zone
     return bool(raw != read)
 
 

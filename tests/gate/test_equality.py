@@ -16,7 +16,7 @@ from medallion.gate import Gate
 from medallion.severity import ERROR
 from medallion.verdict import Verdict
 from tests.gate.oracle import NoVerdict, Opinion, ask, opinion
-from tests.gate.strategies import Pair, pair
+from tests.gate.strategies import KINDS, Pair, pair
 
 BLOCK = 250
 FIRST_ONLY = {"table.extra_column", "table.column_order"}
@@ -290,6 +290,14 @@ def test_a_value_that_coercion_would_change_is_refused_with_the_raw_value_kept(d
     split = Gate(schema).judge(frame)
     assert split.accepted["a"].to_list() == kept
     assert split.quarantined["a"].to_list() == frame["a"][len(kept) :].cast(pl.String).to_list()
+
+
+@pytest.mark.parametrize("wanted", KINDS, ids=lambda kind: str(kind.dtype))
+def test_whatever_type_comes_for_a_declared_one_is_judged_as_pandera_does(wanted):
+    schema = pa.DataFrameSchema({"a": pa.Column(wanted.dtype, coerce=True, nullable=True)})
+    for given in KINDS:
+        frame = pl.DataFrame({"a": pl.Series([*given.values, None], dtype=given.dtype)})
+        assert not difference(opinion(schema, frame), gate_opinion(schema, frame)), f"{given.dtype} for {wanted.dtype}"
 
 
 def test_a_model_and_its_schema_are_the_same_contract():
