@@ -8,7 +8,7 @@ from medallion.compiler import Rule
 from medallion.contract import ERROR, Severity
 from medallion.outcomes import Blocked, Committed, Failed, Outcome
 from medallion.tables import Table
-from medallion.verdict import Finding, Verdict
+from medallion.verdict import Finding
 
 GATE = "gate"
 """Name of the check that says whether a partition was published."""
@@ -64,11 +64,10 @@ def gate_evaluation(table: Table, key: str, outcome: Outcome) -> dict[str, objec
         }
     verdict = outcome.verdict
     warned = verdict.severity is not None and verdict.severity >= Severity.WARNING
-    description = "; ".join(f.message for f in verdict.blocking) if isinstance(outcome, Blocked) else _summary(verdict)
     return {
         "passed": not isinstance(outcome, Blocked),
         "severity": dg.AssetCheckSeverity.ERROR if isinstance(outcome, Blocked) else dg.AssetCheckSeverity.WARN,
-        "description": str(outcome.error) if isinstance(outcome, Blocked) else description,
+        "description": str(outcome.error) if isinstance(outcome, Blocked) else verdict.summary,
         "metadata": {
             "outcome": type(outcome).__name__,
             "verdict": dg.MetadataValue.md(verdict.to_markdown()),
@@ -79,13 +78,6 @@ def gate_evaluation(table: Table, key: str, outcome: Outcome) -> dict[str, objec
             "warnings": warned,
         },
     }
-
-
-def _summary(verdict: Verdict) -> str:
-    return (
-        f"{verdict.read:,} read = {verdict.accepted:,} accepted + {verdict.quarantined:,} quarantined + "
-        f"{verdict.collapsed:,} collapsed"
-    )
 
 
 def rule_evaluations(

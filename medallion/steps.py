@@ -6,7 +6,7 @@ One set of steps for tables that take what a source delivers, one for tables tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -136,7 +136,6 @@ class RefinedSteps:
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt, self.table = attempt, attempt.table
-        self.closed: dict[str, str] = {}
         self.values: dict[str, pl.Series] = {}
         self.history = History(self.table.partition.keys(), self._past)
         self._first_evidence = EvidenceReader(next(iter(attempt.inputs.values())).snapshot.folder)
@@ -206,13 +205,9 @@ class RefinedSteps:
             name: each["content"] for name, each in live.references.items()
         }
         same_code = (live.revision, live.transform, live.contract) == (
-            self.table.revision, self.table.transform_digest, self._contract,
+            self.table.revision, self.table.transform_digest, self.attempt.contract,
         )  # fmt: skip
         return same_inputs and same_references and same_code
-
-    @property
-    def _contract(self) -> str:
-        return self.attempt.contract
 
     def slices(self, keys: Sequence[str]) -> Iterator[list[str]]:
         """Cut by estimated bytes in memory, and so that the raw files of a slice have the same columns."""
@@ -272,7 +267,7 @@ class RefinedSteps:
         columns: dict[str, Sequence[str]] = {}
         if self._raw is not None and open_keys:
             columns[self._raw[0]] = self._raw_columns(open_keys[0])
-        split = self._judge(open_keys, columns) if open_keys else self._nothing()
+        split = self._judge(open_keys, columns) if open_keys else self.table.gate.nothing()
         used = used_digests(self.table, self.attempt.inputs, open_keys) if open_keys else {}
         evidence = {}
         for key in keys:
@@ -285,15 +280,12 @@ class RefinedSteps:
                 )
             inputs = self._inputs_of(key)
             batch_id = digest(
-                self.table.path, key, self.table.revision, self.table.transform_digest, self._contract,
+                self.table.path, key, self.table.revision, self.table.transform_digest, self.attempt.contract,
                 {name: each["partitions"] for name, each in inputs.items()},
                 {name: each["used"] for name, each in references.items()},
             )  # fmt: skip
-            evidence[key] = replace(
-                self.attempt.evidence(
-                    key, batch_id, verdict, inputs=inputs, references=references, closed=closed.get(key)
-                ),
-                contract=self._contract,
+            evidence[key] = self.attempt.evidence(
+                key, batch_id, verdict, inputs=inputs, references=references, closed=closed.get(key)
             )
         return Candidate(split, evidence)
 
@@ -335,6 +327,3 @@ class RefinedSteps:
                 f"partition that was asked for; keep the {column} that the input gives its rows"
             )
             raise TransformFailed(self.table.path, keys[0], stray)
-
-    def _nothing(self) -> Split:
-        return self.table.gate.nothing()
