@@ -1,9 +1,14 @@
-"""The operator's words: what a table holds, from the lake alone. Works where Dagster is down."""
+"""The operator's words: what a table holds, from the lake alone. Works where Dagster is down.
+
+A command is a function in a module of ``medallion.commands``, which is imported when the command is asked for.
+"""
 
 from __future__ import annotations
 
-import json
+import importlib
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +19,72 @@ from medallion.errors import MedallionError
 if TYPE_CHECKING:
     from medallion.lake import Lake
     from medallion.project import Project
+    from medallion.sources import LandingZone
+
+__all__ = ["Settings", "cli", "main"]
+
+_COMMANDS: Mapping[str, str] = {
+    "clean": "medallion.commands.look",
+    "inspect": "medallion.commands.look",
+    "summary": "medallion.commands.look",
+}
+"""Where each command is; a function of the command's name."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@dataclass(frozen=True)
+class Settings:
+    """Where things lie, as the options or the environment say. Opened when a command needs them."""
+
+    lake_root: str
+    landing_root: str
+
+    def lake(self) -> Lake:
+        """The lake, which has to be there."""
+        from medallion.lake import Lake
+        from medallion.store import is_address
+
+        if not is_address(self.lake_root) and not Path(self.lake_root).is_dir():
+            raise click.ClickException(
+                f"there is no lake at {Path(self.lake_root).absolute()}. Build one with `make run UI=0`, or set "
+                "MEDALLION_LAKE."
+            )
+        return Lake(self.lake_root)
+
+    def landing(self) -> LandingZone:
+        """The landing zone, which has to be there.
+
+        Raises:
+            ConfigurationError: if it is not.
+        """
+        from medallion.sources import LandingZone
+
+        return LandingZone(self.landing_root)
+
+    def project(self) -> Project:
+        """The declared tables of the project in the working directory."""
+        from medallion.project import feeds_of, load_project
+
+        folder = Path.cwd()
+        feeds = feeds_of(folder)
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))  # feeds are modules of the project's folder, which is not installed
+        return load_project(feeds)
+
+
+class _LazyGroup(click.Group):
+    """Imports the module of a command when it is needed (click's documentation, "Lazily Loading Subcommands")."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--lake",
     envvar="MEDALLION_LAKE",
@@ -24,99 +92,17 @@ if TYPE_CHECKING:
     show_default=True,
     help="Folder of the lake, or s3://bucket/prefix; MEDALLION_LAKE in the environment.",
 )
+@click.option(
+    "--landing",
+    envvar="MEDALLION_LANDING",
+    default="landing",
+    show_default=True,
+    help="Folder in which sources deliver; MEDALLION_LANDING in the environment.",
+)
 @click.pass_context
-def cli(context: click.Context, lake: str) -> None:
-    """Look at a medallion lake. Run it in the project's folder, where pyproject.toml names the feeds."""
-    context.obj = lake
-
-
-def _open(root: str) -> tuple[Project, Lake]:
-    return _project(), _lake(root)
-
-
-def _project() -> Project:
-    from medallion.project import feeds_of, load_project
-
-    folder = Path.cwd()
-    feeds = feeds_of(folder)
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))  # feeds are modules of the project's folder, which is not installed
-    return load_project(feeds)
-
-
-def _lake(root: str) -> Lake:
-    from medallion.lake import Lake
-    from medallion.store import is_address
-
-    if not is_address(root) and not Path(root).is_dir():
-        raise click.ClickException(
-            f"there is no lake at {Path(root).absolute()}. Build one with `make run UI=0`, or set MEDALLION_LAKE."
-        )
-    return Lake(root)
-
-
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.pass_obj
-def summary(root: str, *, as_json: bool) -> None:
-    """Rows read, accepted, quarantined by reason and blocked, for each table."""
-    from dataclasses import asdict
-
-    from rich.console import Console
-
-    from medallion.summary import render, summarize
-
-    project, lake = _open(root)
-    found = summarize(project.tables, lake)
-    if as_json:
-        click.echo(json.dumps([asdict(each) for each in found], indent=2))
-    else:
-        Console().print(*render(found))
-
-
-@cli.command()
-@click.argument("table")
-@click.argument("partition", default="all")
-@click.option("--version", type=int, help="Of the table; the newest if not given.")
-@click.pass_obj
-def inspect(root: str, table: str, partition: str, version: int | None) -> None:
-    """What a partition was made of and how it was judged, from the lake alone.
-
-    TABLE is written as layer/name, PARTITION as its key (not needed for an unpartitioned table). Shown are the pinned
-    context of the batch that is live in that version, the commit that put it there, what became of earlier attempts
-    that died, and the blocked candidate, if there is one.
-    """
-    from medallion.inspection import inspect as look
-
-    lake = _lake(root)
-    try:
-        project = _project()
-    except MedallionError:  # no feeds here, or one that cannot be imported: the lake answers alone
-        declared = None
-    else:
-        declared = project.table(table).partition
-        declared.check(partition)
-    click.echo(json.dumps(look(lake, table, partition, version, partition=declared), indent=2))
-
-
-@cli.command()
-@click.option("--apply/--dry-run", default=False, help="Remove what is found; without it, only list it.")
-@click.option("--older-than", type=click.FloatRange(min=0), default=24.0, show_default=True, metavar="HOURS")
-@click.pass_obj
-def clean(root: str, *, apply: bool, older_than: float) -> None:
-    """Find what attempts that died have left: files that no version names, and that no live attempt needs.
-
-    Rows that a version of a table still names, held candidates and the bytes of sources are never touched.
-    """
-    from medallion.strays import find_strays, remove_strays
-
-    lake = _lake(root)
-    found = find_strays(lake, older_than=older_than)
-    shown = remove_strays(lake, found, older_than=older_than) if apply else found
-    for each in shown:
-        click.echo(f"{each.kind:15} {each.size:>10,} bytes  {each.hours:8.1f} h  {each.path}")
-    verb = "removed" if apply else "found; --apply removes them"
-    click.echo(f"{len(shown)} strays, {sum(each.size for each in shown):,} bytes {verb}")
+def cli(context: click.Context, lake: str, landing: str) -> None:
+    """Look at and act on a medallion lake. Run it in the project's folder, where pyproject.toml names the feeds."""
+    context.obj = Settings(lake, landing)
 
 
 def main() -> None:
