@@ -30,7 +30,8 @@ from medallion.errors import (
 )
 from medallion.evidence import Evidence, EvidenceReader, drop_held, hold, write_evidence
 from medallion.failpoints import reach
-from medallion.inputs import Connect, Pinned
+from medallion.identity import Basis
+from medallion.inputs import Connect
 from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Superseded, Unchanged
 from medallion.partitions import Whole
@@ -89,7 +90,7 @@ def watching(watcher: Callable[[str, int], None]) -> Iterator[None]:
 def pending(table: Table, keys: Sequence[str], run: Run) -> list[str]:
     """The partitions that :func:`refine` would not find unchanged at first sight, in order. Commits nothing.
 
-    A partition whose reference table has changed counts as pending; only its rows can tell whether the change matters.
+    A partition whose reference table has changed counts as pending if it uses a row that did.
     """
     attempt = Attempt(table, run)
     waiting = set(attempt.identify(keys))
@@ -130,14 +131,8 @@ class Attempt:
         self.id = uuid.uuid4().hex
         self.began = dt.datetime.now(dt.UTC)
         self.target = self.lake.pin(table.path, table.partition)
-        self.inputs = {
-            name: Pinned(each, self.lake.pin(each.table.path, each.table.partition))
-            for name, each in table.inputs.items()
-        }
-        self.references = {
-            column: (reference, self.lake.pin(reference.table.path, reference.table.partition))
-            for column, reference in table.references.items()
-        }
+        self.basis = Basis.pin(table, lambda each: self.lake.pin(each.path, each.partition))
+        self.inputs, self.references = self.basis.inputs, self.basis.references
         self.contract = contract_digest(table)
         self._evidence = EvidenceReader(self.target.folder)
         self.recoveries = Recoveries()
@@ -225,7 +220,8 @@ class Attempt:
             name = str(error).partition('"')[2].partition('"')[0] or str(error).split()[-1].strip("'\"")
             had = next(iter(self.inputs.values())).snapshot.columns(key)
             verdict = self.table.gate.missing_column(key, name, had)
-            return self._hold(Prepared({key: self.evidence(key, "", verdict)}, ()))
+            made_of = {"inputs": self.basis.inputs_of(key), "references": self.basis.whole_references()}
+            return self._hold(Prepared({key: self.evidence(key, "", verdict, **made_of)}, ()))
         if isinstance(error, MedallionError):
             return Failed(error)
         return Failed(TransformFailed(self.table.path, key, error))

@@ -184,6 +184,7 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
         self._path, self._folder = snapshot.path, snapshot.folder
         self._actions = snapshot.actions
         self._rows: dict[str, list[int]] = {}
+        self._seen: dict[str, tuple[DataFile, ...]] = {}
         column = snapshot.partition.column
         if not column or self._actions.is_empty():
             keys = [Whole.KEY] * self._actions.height
@@ -193,7 +194,9 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
             self._rows.setdefault(key, []).append(row)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
-        return tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+        if key not in self._seen:
+            self._seen[key] = tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+        return self._seen[key]
 
     def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
         named = parse_name(action["path"])
