@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -105,7 +105,8 @@ class Evidence:
         """
         try:
             plain = json.loads(data)
-            check_format(plain.pop("format"), f"the evidence at {where}")
+            if (written := plain.pop("format")) != FORMAT:  # what is said then costs more than reading
+                check_format(written, f"the evidence at {where}")
             plain["verdict"] = Verdict.from_dict(plain["verdict"])
             plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
             return cls(**plain)
@@ -146,6 +147,8 @@ class EvidenceReader:
         """Look into the table's folder when first asked."""
         self._folder: Place = table / _FOLDER
         self._packed: dict[str, tuple[bytes, Place]] | None = None
+        self._single: frozenset[str] = frozenset()
+        self._known: frozenset[str] | None = None
 
     def __call__(self, batch_id: str) -> Evidence | None:
         """The document of a batch; None if it is gone."""
@@ -153,10 +156,33 @@ class EvidenceReader:
         try:
             return Evidence.from_json(path.read_bytes(), path)
         except FileNotFoundError:
+            return self._from_pack(batch_id)
+
+    def _from_pack(self, batch_id: str) -> Evidence | None:
+        if self._packed is None:
+            self._packed = self._unpack()
+        line, pack = self._packed.get(batch_id, (None, self._folder))
+        return None if line is None else Evidence.from_json(line, pack)
+
+    def known(self) -> frozenset[str]:
+        """The batches of which there is a document. Looks at every name once, as :meth:`several` does."""
+        if self._known is None:
             if self._packed is None:
                 self._packed = self._unpack()
-            line, pack = self._packed.get(batch_id, (None, path))
-            return None if line is None else Evidence.from_json(line, pack)
+            self._single = frozenset(path.stem for path in self._folder.glob("*.json"))
+            self._known = self._single | self._packed.keys()
+        return self._known
+
+    def several(self, batch_ids: Iterable[str]) -> dict[str, Evidence]:
+        """The documents of many batches that are there."""
+        known = self.known()
+        found: dict[str, Evidence] = {}
+        for batch_id in batch_ids:
+            if batch_id in known:
+                each = self(batch_id) if batch_id in self._single else self._from_pack(batch_id)
+                if each is not None:
+                    found[batch_id] = each
+        return found
 
     def _unpack(self) -> dict[str, tuple[bytes, Place]]:
         # Oldest first, so that a batch that was prepared twice is told by the later attempt.

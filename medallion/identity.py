@@ -18,7 +18,7 @@ from medallion.inputs import Pinned
 from medallion.lake import Snapshot
 from medallion.partitions import Whole
 from medallion.sources import Landed
-from medallion.stale import code_change
+from medallion.stale import code_change, contract_digest
 from medallion.tables import Table
 
 __all__ = ["Basis", "Changes", "source_batch_id"]
@@ -103,6 +103,26 @@ class Basis:
             for name, pinned in self.inputs.items()
             if pinned.counts_whole
         }
+
+    def batch_id(self, key: str, used: Mapping[str, Any]) -> str:
+        """Names what a partition is made of.
+
+        Args:
+            key: the partition.
+            used: by reference, a digest of what the partition uses of it.
+        """
+        partitions = {
+            name: pinned.contents(self.table.partition, key)
+            for name, pinned in self.inputs.items()
+            if pinned.counts_whole
+        }
+        return digest(
+            self.table.path, key, self.table.revision, self.table.transform_digest, self._contract, partitions, used
+        )
+
+    @cached_property
+    def _contract(self) -> str:
+        return contract_digest(self.table)
 
     def whole_references(self) -> dict[str, dict[str, Any]]:
         """By input or contract column that counts by what is used of it: the table, its version and its content."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -177,6 +177,11 @@ class Snapshot:
         )
 
 
+_FILE = ("path", "size_bytes", "num_records")
+"""What is looked at of a live file: the first columns of a snapshot's actions."""
+_FEW = 16
+
+
 class _Files(Mapping[str, tuple[DataFile, ...]]):
     """The live files of a snapshot, looked at when asked for: a commit to one partition of thousands needs one."""
 
@@ -194,19 +199,29 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
             self._rows.setdefault(key, []).append(row)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
-        if key not in self._seen:
-            self._seen[key] = tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
-        return self._seen[key]
+        found = self._seen.get(key)
+        if found is None:
+            rows = self._rows[key]
+            if len(self._seen) == _FEW:  # then probably all of them will be looked at, and that is quicker at once
+                self._look_at_all()
+                return self._seen[key]
+            found = self._seen[key] = tuple(self._file(key, *self._actions.row(row)[: len(_FILE)]) for row in rows)
+        return found
 
-    def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
-        named = parse_name(action["path"])
+    def _look_at_all(self) -> None:
+        paths, sizes, counts = (self._actions.get_column(name).to_list() for name in _FILE)
+        for key, rows in self._rows.items():
+            self._seen[key] = tuple(self._file(key, paths[row], sizes[row], counts[row]) for row in rows)
+
+    def _file(self, key: str, path: str, size: int, rows: int) -> DataFile:
+        named = parse_name(path)
         if named is None:
             raise TableUnreadable(
-                f"{self._path} at {self._folder} holds {action['path']}, which this engine did not write. It replaces "
+                f"{self._path} at {self._folder} holds {path}, which this engine did not write. It replaces "
                 "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
                 "point the feed at another table name."
             )
-        return DataFile(key, action["path"], *named, action["num_records"], action["size_bytes"])
+        return DataFile(key, path, *named, rows, size)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

@@ -215,11 +215,7 @@ class RefinedSteps:
                     used[name].get(key) if name in used else digest(split.unknown.get(column, {}).get(key, []))
                 )
             inputs = self.basis.inputs_of(key)
-            batch_id = digest(
-                self.table.path, key, self.table.revision, self.table.transform_digest, self.attempt.contract,
-                {name: each["partitions"] for name, each in inputs.items()},
-                {name: each["used"] for name, each in references.items()},
-            )  # fmt: skip
+            batch_id = self.basis.batch_id(key, {name: each["used"] for name, each in references.items()})
             evidence[key] = self.attempt.evidence(
                 key, batch_id, verdict, inputs=inputs, references=references, closed=closed.get(key)
             )
