@@ -23,6 +23,7 @@ __all__ = [
     "check_format",
     "check_note",
     "find",
+    "has_entries_after",
     "note",
     "read_commits",
     "read_fences",
@@ -102,6 +103,22 @@ def read_commits(log: Place, since: int, version: int, *, partial: bool) -> list
             check_format(told.get("format", 0), f"the log entry {path}")
             found.append(Commit(each, told.get("attempt", ""), told.get("batches", {}), told))
     return found
+
+
+def has_entries_after(log: Place, version: int) -> bool:
+    """Whether a log has moved on from a version: one look at the disk, where an update reads all that is live.
+
+    The next entry is there, or it has expired already because a checkpoint stands in for it. A version is one request
+    to an object store either way, so there the answer is yes.
+    """
+    if isinstance(log, ObjectPath) or (log / f"{version + 1:020}.json").exists():
+        return True
+    try:
+        return bool(json.loads((log / "_last_checkpoint").read_bytes())["version"] > version)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
 
 
 def find(commits: Sequence[Commit] | None, attempt: str, batches: Mapping[str, str]) -> int | None:

@@ -176,17 +176,24 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
     def __init__(self, snapshot: Snapshot) -> None:
         self._path, self._folder = snapshot.path, snapshot.folder
         self._actions = snapshot.actions
-        self._rows: dict[str, list[int]] = {}
+        self._known: dict[str, tuple[DataFile, ...]] = {}
         column = snapshot.partition.column
         if not column or self._actions.is_empty():
             keys = [Whole.KEY] * self._actions.height
         else:
             keys = self._actions.get_column(f"partition.{column}").cast(pl.String).to_list()
-        for row, key in enumerate(keys):
-            self._rows.setdefault(key, []).append(row)
+        self._rows: dict[str, Sequence[int]] = {key: (row,) for row, key in enumerate(keys)}
+        if len(self._rows) < len(keys):  # several files in a partition, as this engine does not write them
+            several: dict[str, list[int]] = {}
+            for row, key in enumerate(keys):
+                several.setdefault(key, []).append(row)
+            self._rows.update(several)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
-        return tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+        if key not in self._known:
+            actions = (self._actions.row(row, named=True) for row in self._rows[key])
+            self._known[key] = tuple(self._file(key, action) for action in actions)
+        return self._known[key]
 
     def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
         named = parse_name(action["path"])
