@@ -97,7 +97,7 @@ def build(folder: Path, end: str) -> int:
     (folder / "landing/readings").mkdir(parents=True)
     sys.path.insert(0, str(folder))
     tables = load_project("meter_feeds").tables
-    for number, key in enumerate(tables[0].partition.keys()):  # noqa: SIM118 - not a dictionary
+    for number, key in enumerate(tables[0].partition.keys()):
         refused = "9,-1\n" if number % 50 == 0 else ""
         (folder / f"landing/readings/{key}.csv").write_text(f"meter,value\n1,{number}\n2,3.5\n{refused}")
     run = Run(Lake(folder / "lake", durable=False), LandingZone(folder / "landing"))
@@ -115,7 +115,9 @@ def seconds(folder: Path, *words: str) -> float:
     path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MEDALLION_")}
     start = time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env={**environment, "PYTHONPATH": path}, capture_output=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env={**environment, "PYTHONPATH": path}, capture_output=True, check=False
+    )
     spent = time.perf_counter() - start
     assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
     return spent

@@ -26,6 +26,8 @@ __all__ = ["Settings", "cli", "main"]
 _COMMANDS: Mapping[str, str] = {
     "clean": "medallion.commands.look",
     "inspect": "medallion.commands.look",
+    "ledger": "medallion.commands.standing",
+    "status": "medallion.commands.standing",
     "summary": "medallion.commands.look",
 }
 """Where each command is; a function of the command's name."""

@@ -220,6 +220,9 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
             key, action["path"], *named, action["num_records"], action["size_bytes"], action.get("modification_time", 0)
         )
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
 

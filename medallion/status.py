@@ -9,6 +9,7 @@ shown (``status_view.py``).
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,14 +19,12 @@ import polars as pl
 from medallion import ledger
 from medallion.attempts import AttemptRecord, records
 from medallion.errors import TableUnreadable
-from medallion.evidence import held_candidates
 from medallion.lake import Lake, Snapshot
 from medallion.log import oldest_version
-from medallion.partitions import Partitioning, Whole
+from medallion.partitions import Whole
 from medallion.project import Project
 from medallion.sources import LandingZone
 from medallion.state import PartitionState, Standing, Survey
-from medallion.store import Place
 from medallion.tables import Table
 from medallion.telemetry import window_of
 from medallion.watermarks import Lag, Watermark, Watermarks, watermarks
@@ -205,7 +204,12 @@ class _Past:
 
 
 def status(
-    project: Project, lake: Lake, landing: LandingZone | None = None, *, now: dt.datetime
+    project: Project,
+    lake: Lake,
+    landing: LandingZone | None = None,
+    *,
+    now: dt.datetime,
+    patience: dt.timedelta = dt.timedelta(hours=24),
 ) -> Status:
     """How the lake stands.
 
@@ -214,26 +218,26 @@ def status(
         lake: where they lie.
         landing: where sources deliver; without it nothing is told of what is delivered.
         now: the moment, for ages.
+        patience: for how long something may wait that could be built, before it needs somebody.
 
     Raises:
         TableUnreadable: if a table, or its evidence, cannot be read. A ledger that cannot is a note.
     """
     survey = Survey(project, lake, landing)
-    marks = watermarks(project, lake, landing, survey.snapshots)
     past = _past(lake)
-    tables, concerns = [], []
+    look = _Look(survey, watermarks(project, lake, landing, survey.snapshots), past, now, patience)
+    tables: list[TableStatus] = []
+    concerns: list[Concern] = []
     for table in project.tables:
-        snapshot, states = survey.snapshots[table.path], survey.states[table.path]
-        attempts = records(snapshot.folder)
-        tables.append(_table(table, snapshot, states, marks, [each for each in attempts if each.is_alive], now))
-        concerns += _concerns(table, states, marks, past, survey.snapshots)
+        attempts = records(survey.snapshots[table.path].folder)
+        tables.append(_table(table, look, [_running(each, now) for each in attempts if each.is_alive]))
+        concerns += _concerns(table, look)
         concerns += _interrupted(table, [each for each in attempts if not each.is_alive])
-    ordered = sorted(concerns, key=lambda each: (not each.needs_person, _ORDER.index(each.kind)))
     return Status(
         now,
         str(lake.root),
         tuple(tables),
-        tuple(ordered),
+        tuple(sorted(concerns, key=lambda each: (not each.needs_person, _ORDER.index(each.kind)))),
         _proof(past.rows),
         _savepoint(lake),
         _recovery(past.rows),
@@ -244,20 +248,16 @@ def status(
 _ORDER = ("irrecoverable", "blocked", "failed", "interrupted", "missing", "stale")
 
 
-def _table(
-    table: Table, snapshot: Snapshot, states: Mapping[str, PartitionState], marks: Watermarks,
-    alive: Sequence[AttemptRecord], now: dt.datetime,
-) -> TableStatus:  # fmt: skip
-    standings = dict.fromkeys(map(str, Standing), 0)
-    for state in states.values():
-        standings[state.standing] += 1
+def _table(table: Table, look: _Look, running: Sequence[Running]) -> TableStatus:
+    snapshot, states, marks = look.survey.snapshots[table.path], look.survey.states[table.path], look.marks
+    counts = Counter(state.standing for state in states.values())
     delivered = [each for each in marks.marks if each.table == table.path and each.stage == "delivered"]
     quarantined, since = _quarantined(table, snapshot.lake)
     return TableStatus(
         table.path,
         snapshot.version,
         len(states),
-        standings,
+        {str(standing): counts[standing] for standing in Standing},
         int(snapshot.actions.get_column("num_records").sum()) if snapshot.actions.height else 0,
         _last(snapshot),
         marks.of(table.path),
@@ -266,7 +266,7 @@ def _table(
         quarantined,
         since,
         table.owners,
-        tuple(_running(each, now) for each in alive),
+        tuple(running),
         oldest_version(snapshot.folder, snapshot.version),
     )
 
@@ -279,9 +279,7 @@ def _last(snapshot: Snapshot) -> Checkpoint | None:
     files = snapshot.actions.filter(pl.col("modification_time") == newest)
     key = str(files.get_column(f"partition.{column}").max()) if column else Whole.KEY
     file = snapshot.files[key][0]
-    return Checkpoint(
-        f"{snapshot.path}@{snapshot.version}", key, file.batch_id, _milliseconds(file.modified)
-    )
+    return Checkpoint(f"{snapshot.path}@{snapshot.version}", key, file.batch_id, _milliseconds(file.modified))
 
 
 def _milliseconds(since_1970: int) -> dt.datetime:
@@ -308,53 +306,77 @@ def _running(record: AttemptRecord, now: dt.datetime) -> Running:
     )
 
 
-def _concerns(
-    table: Table, states: Mapping[str, PartitionState], marks: Watermarks, past: _Past,
-    snapshots: Mapping[str, Snapshot],
-) -> list[Concern]:  # fmt: skip
+def _concerns(table: Table, look: _Look) -> list[Concern]:
     """What is wrong with the partitions of a table, those with the same trouble together."""
-    newest = marks.of(table.path).newest
-    keys = list(states)
-    reached = keys.index(newest) if newest is not None else -1
-    ready = {key for lag in marks.behind(table.path) for key in lag.partitions}
-    grouped: dict[tuple[Standing, bool, str], list[PartitionState]] = {}
+    states = look.survey.states[table.path]
+    newest = look.marks.of(table.path).newest
+    reached = list(states).index(newest) if newest is not None else -1
+    ready = {key for lag in look.marks.behind(table.path) for key in lag.partitions}
+    grouped: dict[tuple[str, bool, str], list[PartitionState]] = {}
     for number, (key, state) in enumerate(states.items()):
         if state.standing == Standing.CURRENT:
             continue
-        if state.standing == Standing.MISSING and number > reached and key not in ready:
-            continue  # nothing has come for it yet, and nothing after it has
-        # A file that is missed stays away until somebody asks for it; what waits for it, or only for its turn, does not.
-        asks = state.standing in (*_BAD, Standing.STALE) or (table.layer == "bronze" and key not in ready)
-        detail = state.reason if state.standing in _BAD else _kind(state)
+        if state.standing == Standing.MISSING:
+            if number > reached and key not in ready:
+                continue  # nothing has come for it yet, and nothing after it has
+            asks = look.is_left(table, state, gap=number < reached) if key in ready else table.layer == "bronze"
+            detail = _causes(state)
+        else:
+            asks, detail = True, state.reason if state.standing in _BAD else _causes(state)
         grouped.setdefault((state.standing, asks, detail), []).append(state)
-    return [_concern(table, some, asks, past, snapshots) for (_, asks, _), some in grouped.items()]
+    return [look.concern(table, some, asks=asks) for (_, asks, _), some in grouped.items()]
 
 
-def _kind(state: PartitionState) -> str:
+def _causes(state: PartitionState) -> str:
     return "; ".join(str(reason.cause) for reason in state.reasons)
 
 
-def _concern(
-    table: Table, some: Sequence[PartitionState], asks: bool, past: _Past, snapshots: Mapping[str, Snapshot]  # noqa: FBT001 - one of its values
-) -> Concern:
-    keys = tuple(state.key for state in some)
-    first = some[0]
-    begun = [since for key in keys if (since := past.since.get((table.path, key))) is not None]
-    since = min(begun, default=None) or _since(table, first, snapshots)
-    return Concern(table.path, str(first.standing), keys, first.reason, since, asks, _then(table, first, keys))
+@dataclass(frozen=True)
+class _Look:
+    """What is known when concerns are told: the tables, and what the ledger adds."""
 
+    survey: Survey
+    marks: Watermarks
+    past: _Past
+    now: dt.datetime
+    patience: dt.timedelta
 
-def _since(table: Table, state: PartitionState, snapshots: Mapping[str, Snapshot]) -> dt.datetime | None:
-    """When what a partition is built from was last committed; of a file that is missed, when its window had passed."""
-    if table.layer == "bronze":
-        return window_of(table.partition, state.key)[1]
-    added = [
-        file.modified
-        for each in table.inputs.values()
-        for key in each.keys_for(table.partition, state.key)
-        for file in snapshots[each.table.path].files.get(key, ())
-    ]
-    return _milliseconds(max(added)) if added else None
+    def is_left(self, table: Table, state: PartitionState, *, gap: bool) -> bool:
+        """Whether a partition that could be built has been left: later ones are there, or it has waited too long."""
+        since = self.since(table, state)
+        return gap or (since is not None and self.now - since > self.patience)
+
+    def concern(self, table: Table, some: Sequence[PartitionState], *, asks: bool) -> Concern:
+        """What is told of partitions with the same trouble."""
+        keys = tuple(state.key for state in some)
+        begun = [since for key in keys if (since := self.past.since.get((table.path, key))) is not None]
+        since = min(begun, default=None) or self.since(table, some[0])
+        first = some[0]
+        return Concern(table.path, str(first.standing), keys, first.reason, since, asks, _then(table, first, keys))
+
+    def since(self, table: Table, state: PartitionState) -> dt.datetime | None:
+        """When what a partition is built from was last committed or delivered.
+
+        Of a file that is missed, when its window had passed.
+        """
+        if table.layer == "bronze":
+            return self.delivered(table, state.key) or window_of(table.partition, state.key)[1]
+        added = [
+            file.modified
+            for each in table.inputs.values()
+            for key in each.keys_for(table.partition, state.key)
+            for file in self.survey.snapshots[each.table.path].files.get(key, ())
+        ]
+        return _milliseconds(max(added)) if added else None
+
+    def delivered(self, table: Table, key: str) -> dt.datetime | None:
+        """When the file of a partition was delivered; None if it was not."""
+        if self.survey.landing is None:
+            return None
+        try:
+            return dt.datetime.fromtimestamp(self.survey.landing.path(table, key).stat().st_mtime, dt.UTC)
+        except OSError:
+            return None
 
 
 def _then(table: Table, state: PartitionState, keys: Sequence[str]) -> str:
@@ -378,7 +400,7 @@ def _interrupted(table: Table, dead: Sequence[AttemptRecord]) -> list[Concern]:
             record.partitions,
             f"attempt {record.attempt} of run {record.run_id} died (process {record.pid} on {record.host})",
             dt.datetime.fromtimestamp(record.started_at, dt.UTC),
-            True,  # noqa: FBT003 - the field is named needs_person
+            True,
             f"replay {table.path} {record.partitions[0]}: the next attempt tells what had happened",
         )
         for record in dead

@@ -1,14 +1,14 @@
-"""How far the data has come: delivered, ingested, accepted, published. Kept apart for each table, and never ahead of it.
+"""How far the data has come: delivered, ingested, accepted, published. Kept apart for each table, never ahead of it.
 
 A watermark is read from the names of live files, so it moves with a commit and with nothing else. The contiguous one is
-the partition up to which nothing is missing; the newest one may have gaps below it. What does not belong here: whether a
-partition is out of date (``state.py``).
+the partition up to which nothing is missing; the newest one may have gaps below it. What does not belong here: whether
+a partition is out of date (``state.py``).
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -56,7 +56,8 @@ class Lag:
         behind: what it is held against: ``source`` or ``layer/name``.
         partitions: those that could be committed from what is there, and are not.
         rows: that wait in those of the input; None if they have not been counted yet, in the landing zone.
-        seconds: of the time that the one covers without a gap and the other does not; None if not cut by time.
+        seconds: of the time that the one covers without a gap and the other does not, as far as partitions wait for it;
+            None if not cut by time.
     """
 
     table: str
@@ -115,13 +116,17 @@ def watermarks(
     covered: dict[str, Watermark] = {}
     for table in project.tables:
         snapshot = known[table.path]
-        mine = covered[table.path] = _mark(table, STAGES[table.layer], snapshot.files.keys())
+        committed = set(snapshot.files)
+        mine = covered[table.path] = _mark(table, STAGES[table.layer], committed)
         if table.layer == "bronze" and landing is not None:
-            delivered = landing.present(table).keys() | table.closed.keys()
+            delivered = {*landing.present(table), *table.closed}
             source = _mark(table, STAGES["source"], delivered)
             marks.append(source)
-            waiting = tuple(key for key in table.partition.keys() if key in delivered - snapshot.files.keys())  # noqa: SIM118
-            lags.append(Lag(table.path, "source", waiting, 0 if not waiting else None, _seconds(source, mine, table)))
+            late = delivered - committed
+            waiting = tuple(key for key in table.partition.keys() if key in late)  # noqa: SIM118 - not a dictionary
+            lags.append(
+                Lag(table.path, "source", waiting, 0 if not waiting else None, _seconds(source, mine, table, waiting))
+            )
         marks.append(mine)
         lags += _lags(table, snapshot, known, covered)
     return Watermarks(tuple(marks), tuple(lags))
@@ -154,14 +159,16 @@ def _lags(
         read = dict.fromkeys(each for key in ready for each in mine[key])
         rows = sum(known[path].rows(each) for each in read)
         comparable = not isinstance(inputs[path].table.partition, Whole)
-        seconds = _seconds(covered[path], covered[table.path], table) if comparable else None
+        seconds = _seconds(covered[path], covered[table.path], table, ready) if comparable else None
         found.append(Lag(table.path, path, tuple(ready), rows, seconds))
     return found
 
 
-def _seconds(ahead: Watermark, mine: Watermark, table: Table) -> float | None:
-    """Seconds of time that one covers and the other does not."""
+def _seconds(ahead: Watermark, mine: Watermark, table: Table, waiting: Sequence[str]) -> float | None:
+    """Seconds of time that one covers without a gap and the other does not, as far as partitions wait for it."""
     if ahead.until is None:
         return None
     reached = mine.until or window_of(table.partition, table.partition.keys()[0])[0]
-    return None if reached is None else max(0.0, (ahead.until - reached).total_seconds())
+    if reached is None:
+        return None
+    return max(0.0, (ahead.until - reached).total_seconds()) if waiting else 0.0
