@@ -25,8 +25,11 @@ __all__ = ["Settings", "cli", "main"]
 
 _COMMANDS: Mapping[str, str] = {
     "clean": "medallion.commands.look",
+    "execute": "medallion.commands.backfill",
     "inspect": "medallion.commands.look",
     "ledger": "medallion.commands.standing",
+    "plan": "medallion.commands.backfill",
+    "replay": "medallion.commands.backfill",
     "status": "medallion.commands.standing",
     "summary": "medallion.commands.look",
 }
