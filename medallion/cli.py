@@ -25,7 +25,10 @@ __all__ = ["Settings", "cli", "main"]
 
 _COMMANDS: Mapping[str, str] = {
     "clean": "medallion.commands.look",
+    "diff": "medallion.commands.recover",
     "inspect": "medallion.commands.look",
+    "restore": "medallion.commands.recover",
+    "savepoint": "medallion.commands.recover",
     "summary": "medallion.commands.look",
 }
 """Where each command is; a function of the command's name."""
