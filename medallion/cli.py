@@ -27,6 +27,7 @@ _COMMANDS: Mapping[str, str] = {
     "clean": "medallion.commands.look",
     "inspect": "medallion.commands.look",
     "summary": "medallion.commands.look",
+    "verify": "medallion.commands.prove",
 }
 """Where each command is; a function of the command's name."""
 

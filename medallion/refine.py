@@ -264,7 +264,7 @@ class Attempt:
             evidence = candidate.evidence[key]
             live = self.live_evidence(key)
             if self.target.batch_id(key) == evidence.batch_id:
-                outcomes[key] = self.unchanged(key, live or self._write_again(key, evidence))
+                outcomes[key] = self.unchanged(key, live or self._write_again(key, candidate))
             elif live is not None and live.revision > self.table.revision and self.run_.downgrade is None:
                 outcomes[key] = Failed(RevisionRefused(self.table.path, key, self.table.revision, live.revision))
             elif evidence.verdict.blocked:
@@ -277,9 +277,15 @@ class Attempt:
             outcomes.update(self.publication.publish(prepared, self.live_evidence))
         return outcomes
 
-    def _write_again(self, key: str, evidence: Evidence) -> Evidence:
+    def _write_again(self, key: str, candidate: Candidate) -> Evidence:
         """Restore the evidence of a live batch that has lost it. Its files stay: they say the same under that name."""
-        restored = replace(evidence, content=self.target.content(key) or "")
+        evidence = self._encode([key], candidate).evidence[key]
+        refused = evidence.refused
+        if refused is not None and self.table.quarantine_path is not None:
+            quarantine = self.lake.pin(self.table.quarantine_path, self.table.partition)
+            if quarantine.batch_id(key) == evidence.batch_id:
+                refused = quarantine.content(key)
+        restored = replace(evidence, content=self.target.content(key) or "", refused=refused)
         write_evidence(self.target.folder, [restored], durable=self.lake.durable)
         return restored
 

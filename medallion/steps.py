@@ -21,6 +21,7 @@ from medallion.errors import (
 from medallion.evidence import Evidence, EvidenceReader, read_held
 from medallion.failpoints import reach
 from medallion.gate import Split
+from medallion.identity import delivered_batch, refined_batch
 from medallion.inputs import Pinned, attach_target, reference_values, transformed, used_digests
 from medallion.lake import Snapshot
 from medallion.outcomes import Failed
@@ -83,9 +84,11 @@ class BronzeSteps:
         return waiting
 
     def _batch_id(self, landed: Landed) -> str:
-        # The file's name counts, since it is stored in every row.
-        content = [landed.file.name, landed.file.sha256] if landed.file else ["closed", landed.closed]
-        return digest(self.table.path, landed.key, self.table.revision, self.table.transform_digest, content)
+        source = (landed.file.name, landed.file.sha256) if landed.file else None
+        table = self.table
+        return delivered_batch(
+            table.path, landed.key, table.revision, table.transform_digest, source=source, closed=landed.closed
+        )
 
     def slices(self, keys: Sequence[str]) -> Iterator[list[str]]:
         """Cut by estimated bytes in memory, and so that the files of a slice have the same columns.
@@ -279,10 +282,9 @@ class RefinedSteps:
                     used[name].get(key) if name in used else digest(split.unknown.get(column, {}).get(key, []))
                 )
             inputs = self._inputs_of(key)
-            batch_id = digest(
+            batch_id = refined_batch(
                 self.table.path, key, self.table.revision, self.table.transform_digest, self.attempt.contract,
-                {name: each["partitions"] for name, each in inputs.items()},
-                {name: each["used"] for name, each in references.items()},
+                inputs=inputs, references=references,
             )  # fmt: skip
             evidence[key] = self.attempt.evidence(
                 key, batch_id, verdict, inputs=inputs, references=references, closed=closed.get(key)

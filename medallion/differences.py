@@ -1,0 +1,195 @@
+"""What a verification says: reconciled, or every difference between what the lake holds and what it says of itself.
+
+What belongs here: the values, and how they are shown. What does not: finding them (``verify.py``).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+__all__ = ["DIFFERS", "RECONCILED", "Difference", "Kind", "Outdated", "Verification", "Verified", "render"]
+
+RECONCILED = "reconciled"
+DIFFERS = "differs"
+
+
+class Kind(StrEnum):
+    """What does not agree."""
+
+    TABLE_UNREADABLE = "table unreadable"
+    FILE_MISSING = "file missing"
+    FILE_ALTERED = "file altered"
+    FILE_FOREIGN = "file misplaced"
+    ROWS = "row count"
+    EVIDENCE_MISSING = "evidence missing"
+    EVIDENCE_ALTERED = "evidence altered"
+    QUARANTINE = "quarantine"
+    FENCE = "fence"
+    SOURCE = "source bytes"
+    LAYERS = "totals across layers"
+    LEDGER = "ledger"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two things that ought to agree, and do not.
+
+    Attributes:
+        kind: what does not agree.
+        table: in which it was found, ``layer/name``.
+        partition: whose.
+        file: relative to the lake; None if no file is at fault.
+        expected: what ought to be there, and who says so.
+        found: what is there.
+        then: what to do.
+    """
+
+    kind: Kind
+    table: str
+    partition: str
+    file: str | None
+    expected: str
+    found: str
+    then: str
+
+    def __str__(self) -> str:
+        where = f" {self.file}:" if self.file else ""
+        what = f"{self.kind}:{where} expected {self.expected}, found {self.found}."
+        return f"{self.table} {self.partition}: {what} {self.then}"
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """A partition that agrees with itself, and was made of something that has changed since. That is no damage.
+
+    Attributes:
+        reason: what has changed.
+        certain: whether a replay makes it anew; else only its rows can tell, as with a changed reference table.
+    """
+
+    table: str
+    partition: str
+    reason: str
+    certain: bool = True
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was recomputed of one table and its quarantine.
+
+    Attributes:
+        rows: counted in the files of the table.
+        quarantined: counted in the files of its quarantine.
+        read, collapsed: rows that the verdicts say were read and dropped as copies.
+        bytes: that were read, kept source files included.
+        under_way: partitions at which an attempt is at work; their quarantine was not held against them.
+    """
+
+    table: str
+    partitions: int = 0
+    files: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    read: int = 0
+    collapsed: int = 0
+    bytes: int = 0
+    under_way: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result for some tables.
+
+    Attributes:
+        tables: what was recomputed.
+        differences: none if the lake is reconciled.
+        outdated: partitions that wait for a replay.
+    """
+
+    tables: tuple[Verified, ...]
+    differences: tuple[Difference, ...]
+    outdated: tuple[Outdated, ...]
+    started_at: dt.datetime
+    completed_at: dt.datetime
+
+    @property
+    def reconciled(self) -> bool:
+        """Whether everything that was looked at agrees."""
+        return not self.differences
+
+    @property
+    def status(self) -> str:
+        """``reconciled`` or ``differs``."""
+        return RECONCILED if self.reconciled else DIFFERS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "status": self.status,
+            "started_at": self.started_at.isoformat(),
+            "completed_at": self.completed_at.isoformat(),
+            "tables": [asdict(each) for each in self.tables],
+            "differences": [asdict(each) for each in self.differences],
+            "outdated": [asdict(each) for each in self.outdated],
+        }
+
+
+_SHOWN = 20
+
+
+def render(found: Verification, *, everything: bool = False) -> Iterator[RenderableType]:
+    """A verification for a terminal: the answer first, then the differences, then what was recomputed.
+
+    Args:
+        found: the verification.
+        everything: show every difference instead of the first twenty.
+    """
+    if found.reconciled:
+        yield Text("Reconciled: the files, the evidence and the tables agree.", style="bold green")
+    else:
+        yield Text(f"Not reconciled: {_number(len(found.differences), 'difference')}.", style="bold red")
+    shown = found.differences if everything else found.differences[:_SHOWN]
+    for each in shown:
+        yield Text(f"- {each}")
+    if len(shown) < len(found.differences):
+        yield Text(f"  and {len(found.differences) - len(shown)} more; --json lists all of them")
+    yield from _outdated(found.outdated)
+    yield _totals(found.tables)
+    for table in found.tables:
+        if table.under_way:
+            some = ", ".join(table.under_way[:3])
+            yield Text(f"{table.table}: an attempt is at work at {some}; verify again when it has ended.")
+
+
+def _outdated(outdated: Sequence[Outdated]) -> Iterator[Text]:
+    groups: dict[tuple[str, str, bool], list[str]] = {}
+    for each in outdated:
+        groups.setdefault((each.table, each.reason, each.certain), []).append(each.partition)
+    for (table, reason, certain), keys in groups.items():
+        some = keys[0] if len(keys) == 1 else f"{len(keys)} partitions, {keys[0]} to {keys[-1]}"
+        may = "out of date" if certain else "perhaps out of date"
+        yield Text(f"{table}: {some} {may}: {reason}. That is no damage: medallion plan {table}", style="yellow")
+
+
+def _totals(tables: Sequence[Verified]) -> RichTable:
+    shown = RichTable(title="Recomputed from the files", title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    shown.add_column("table", no_wrap=True)
+    for column in ("parts", "files", "rows", "quar.", "read", "copies", "MiB"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    for each in tables:
+        counts = (each.partitions, each.files, each.rows, each.quarantined, each.read, each.collapsed)
+        shown.add_row(each.table, *(f"{count:,}" for count in counts), f"{each.bytes / 2**20:,.1f}")
+    return shown
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
