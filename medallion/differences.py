@@ -181,12 +181,14 @@ def _outdated(outdated: Sequence[Outdated]) -> Iterator[Text]:
 
 
 def _totals(tables: Sequence[Verified]) -> RichTable:
-    shown = RichTable(title="Recomputed from the files", title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    shown = RichTable(
+        title="Recomputed from the files", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False
+    )
     shown.add_column("table", no_wrap=True)
-    for column in ("parts", "files", "rows", "quar.", "read", "copies", "MiB"):
+    for column in ("parts", "files", "rows", "quarantined", "copies", "MiB"):
         shown.add_column(column, justify="right", no_wrap=True)
     for each in tables:
-        counts = (each.partitions, each.files, each.rows, each.quarantined, each.read, each.collapsed)
+        counts = (each.partitions, each.files, each.rows, each.quarantined, each.collapsed)
         shown.add_row(each.table, *(f"{count:,}" for count in counts), f"{each.bytes / 2**20:,.1f}")
     return shown
 

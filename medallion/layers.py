@@ -78,7 +78,9 @@ class Layers:
             return []
         first = next(iter(self._inputs.values())).snapshot
         asked = [key for key, each in evidence.items() if next(self.news(key, each), None) is None]
-        given = self._rows_given(asked)
+        # Where the source was closed there are no rows, and no columns that a transform could be asked for.
+        closed = {key: first.rows(key) for key in asked if evidence[key].closed is not None}
+        given = {**closed, **self._rows_given([key for key in asked if key not in closed])}
         return [
             self._difference(key, evidence[key].verdict.read, given[key], first)
             for key in asked

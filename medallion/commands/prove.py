@@ -38,5 +38,7 @@ def verify(settings: Settings, table: str | None, partitions: str | None, *, as_
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        Console(highlight=False).print(*render(found))
+        console = Console(highlight=False)
+        for each in render(found):
+            console.print(each)
     sys.exit(0 if found.reconciled else 1)

@@ -2,7 +2,9 @@
 
 import io
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -227,6 +229,37 @@ def test_a_transform_that_leaves_rows_out_is_no_difference(tmp_path):
     assert verify(project, run.lake).reconciled
     edit(document(some, run, SECOND), lambda told: told["verdict"].update(read=3, collapsed=1))
     assert only(verify(project, run.lake)).found == f"2 rows from bronze/orders {SECOND}, which holds 3"
+
+
+def test_a_day_on_which_the_source_was_closed_is_reconciled(tmp_path):
+    shop, run = make_shop(closed={SECOND: "stocktaking"}), make_run(tmp_path)
+    land_everything(run)
+    Path(tmp_path, "landing/orders", f"{SECOND}.csv").unlink()
+    refine_all(shop, run)
+    assert verified(shop, run).reconciled
+    edit(document(shop.orders, run, SECOND), lambda told: told["verdict"].update(read=1, collapsed=1))
+    assert only(verified(shop, run)).kind is Kind.LAYERS
+
+
+def test_a_lake_at_which_somebody_works_is_reconciled(shop, run):
+    stop = threading.Event()
+
+    def work() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            rows = [*orders_of(SECOND), order(14, 2, turn), order(15, 99, turn)]
+            land_orders(run, SECOND, rows if turn % 2 else rows[:-1])
+            refine_all(shop, run, [SECOND])
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        try:
+            found = [verified(shop, run) for _ in range(8)]
+        finally:
+            stop.set()
+        working.result()
+    assert [each.differences for each in found] == [()] * len(found)
 
 
 def _replace(run: Run, path: str, key: str, *actions: AddAction) -> None:
