@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from medallion.differences import Difference, Kind
 from medallion.evidence import Evidence
-from medallion.identity import batch_of
+from medallion.identity import batch_id_of
 from medallion.readback import PartitionRead, ReadFile, ReadSource
 from medallion.tables import Table
 
@@ -107,7 +107,7 @@ class _Look:
             ("table", self.table.path, evidence.table),
             ("partition", self.read.key, evidence.partition),
             ("batch", batch_id, evidence.batch_id),
-            ("batch, by its own inputs and code,", batch_id, batch_of(evidence)),
+            ("batch, by its own inputs and code,", batch_id, batch_id_of(evidence)),
             ("content", content, evidence.content),
             ("table of the verdict", self.table.path, verdict.table),
             ("partition of the verdict", self.read.key, verdict.partition),

@@ -6,8 +6,9 @@ What belongs here: the values, and how they are shown. What does not: finding th
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -73,13 +74,11 @@ class Outdated:
 
     Attributes:
         reason: what has changed.
-        certain: whether a replay makes it anew; else only its rows can tell, as with a changed reference table.
     """
 
     table: str
     partition: str
     reason: str
-    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,8 @@ class Verified:
         quarantined: counted in the files of its quarantine.
         read, collapsed: rows that the verdicts say were read and dropped as copies.
         bytes: that were read, kept source files included.
+        version: of the table; None if there is none.
+        first, last: of the partitions; empty if there are none.
         under_way: partitions at which an attempt is at work; their quarantine was not held against them.
     """
 
@@ -102,6 +103,9 @@ class Verified:
     read: int = 0
     collapsed: int = 0
     bytes: int = 0
+    version: int | None = None
+    first: str = ""
+    last: str = ""
     under_way: tuple[str, ...] = ()
 
 
@@ -113,6 +117,7 @@ class Verification:
         tables: what was recomputed.
         differences: none if the lake is reconciled.
         outdated: partitions that wait for a replay.
+        id: names it in the ledger.
     """
 
     tables: tuple[Verified, ...]
@@ -120,6 +125,12 @@ class Verification:
     outdated: tuple[Outdated, ...]
     started_at: dt.datetime
     completed_at: dt.datetime
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def of(self, table: str) -> tuple[Difference, ...]:
+        """The differences in one table, those of its quarantine included."""
+        mine = {table, f"quarantine/{table.partition('/')[2]}"} if table.startswith("silver/") else {table}
+        return tuple(each for each in self.differences if each.table in mine)
 
     @property
     def reconciled(self) -> bool:
@@ -134,6 +145,7 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
+            "id": self.id,
             "status": self.status,
             "started_at": self.started_at.isoformat(),
             "completed_at": self.completed_at.isoformat(),
@@ -171,13 +183,13 @@ def render(found: Verification, *, everything: bool = False) -> Iterator[Rendera
 
 
 def _outdated(outdated: Sequence[Outdated]) -> Iterator[Text]:
-    groups: dict[tuple[str, str, bool], list[str]] = {}
+    groups: dict[str, list[Outdated]] = {}
     for each in outdated:
-        groups.setdefault((each.table, each.reason, each.certain), []).append(each.partition)
-    for (table, reason, certain), keys in groups.items():
-        some = keys[0] if len(keys) == 1 else f"{len(keys)} partitions, {keys[0]} to {keys[-1]}"
-        may = "out of date" if certain else "perhaps out of date"
-        yield Text(f"{table}: {some} {may}: {reason}. That is no damage: medallion plan {table}", style="yellow")
+        groups.setdefault(each.table, []).append(each)
+    for table, some in groups.items():
+        first = f"{some[0].partition}, since {some[0].reason}"
+        more = f" and {_number(len(some) - 1, 'other')}" if len(some) > 1 else ""
+        yield Text(f"{table}: out of date is {first}{more}. That is no damage: medallion plan {table}", style="yellow")
 
 
 def _totals(tables: Sequence[Verified]) -> RichTable:

@@ -6,18 +6,17 @@ reading files back (``readback.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 
 from medallion.differences import Difference, Kind
 from medallion.errors import MedallionError
 from medallion.evidence import Evidence
-from medallion.inputs import Connect, Pinned, transformed
+from medallion.identity import Basis
+from medallion.inputs import Connect, transformed
 from medallion.lake import Snapshot
-from medallion.partitions import Whole
-from medallion.stale import code_change
+from medallion.rekeying import changed_uses
 from medallion.tables import Table
 
 __all__ = ["Layers"]
@@ -26,77 +25,55 @@ __all__ = ["Layers"]
 class Layers:
     """A table and what it is built from, at pinned versions."""
 
-    def __init__(self, table: Table, pin: Callable[[Table], Snapshot], connect: Connect) -> None:
-        """Look at a table's inputs when first asked.
+    def __init__(self, table: Table, target: Snapshot, pin: Callable[[Table], Snapshot], connect: Connect) -> None:
+        """Pin what a table is built from.
 
         Args:
             table: a declared table.
+            target: it, pinned.
             pin: gives the pinned version of another one.
             connect: opens a DuckDB connection, for tables written in SQL.
         """
-        self.table, self._pin, self._connect = table, pin, connect
+        self.table, self.target, self._connect = table, target, connect
+        self.basis = Basis.pin(table, pin)
 
-    @cached_property
-    def _inputs(self) -> dict[str, Pinned]:
-        return {name: Pinned(each, self._pin(each.table)) for name, each in self.table.inputs.items()}
-
-    @cached_property
-    def _references(self) -> dict[str, Snapshot]:
-        by_key = {name: each.snapshot for name, each in self._inputs.items() if not each.counts_whole}
-        known_in = {f"{column}.known_in": self._pin(each.table) for column, each in self.table.references.items()}
-        return {**by_key, **known_in}
-
-    def news(self, key: str, evidence: Evidence) -> Iterator[tuple[str, bool]]:
-        """What has changed since a batch was made, and whether a replay certainly makes it anew."""
-        changed = code_change(self.table, evidence)
-        if changed is not None:
-            yield changed, True
-        for name, pinned in self._inputs.items():
-            if not pinned.counts_whole:
-                continue
-            was = evidence.inputs.get(name, {}).get("partitions", {})
-            now = pinned.contents(self.table.partition, key)
-            if now != was:
-                lost = [each for each, content in now.items() if content is None and was.get(each) is not None]
-                what = f"{lost[0]} is no longer committed" if lost else "it holds other rows now"
-                yield f"made of {pinned.snapshot.path}, and {what}", True
-        for snapshot in dict.fromkeys(self._changed_references(evidence)):
-            yield f"judged by an earlier {snapshot}", False
-
-    def _changed_references(self, evidence: Evidence) -> Iterator[str]:
-        for name, snapshot in self._references.items():
-            if evidence.references.get(name, {}).get("content") != snapshot.content(Whole.KEY):
-                yield snapshot.path
+    def outdated(self, evidence: Mapping[str, Evidence]) -> dict[str, str]:
+        """By partition, what has changed since its batch was made; those that a replay leaves alone are not there."""
+        changes = {key: self.basis.changes(key, each) for key, each in evidence.items()}
+        asked = {key: each.references for key, each in changes.items() if each.references}
+        used = changed_uses(self.basis, self.target, evidence, asked) if asked else {}
+        tables = {name: each["table"] for name, each in self.basis.whole_references().items()}
+        found: dict[str, str] = {}
+        for key, each in changes.items():
+            rekeyed = dict.fromkeys(f"{tables.get(name, name)} changed" for name in used.get(key, ()))
+            inputs = [f"{each.inputs[0]} changed"] if each.inputs else []
+            if reasons := [*([each.code] if each.code else []), *inputs, *rekeyed]:
+                found[key] = ", ".join(reasons)
+        return found
 
     def differences(self, evidence: Mapping[str, Evidence]) -> list[Difference]:
         """Partitions whose verdict says that another number of rows was read than the layer below gives.
 
         The transform is asked again, since it may leave rows out. Only where the partition is built from the same
-        partition below, of the content that is live, by the code that is declared.
+        partition below; whoever asks has seen to it that nothing has changed since (see :meth:`outdated`).
         """
-        if not self._counts_rows:
-            return []
-        first = next(iter(self._inputs.values())).snapshot
-        asked = [key for key, each in evidence.items() if next(self.news(key, each), None) is None]
-        # Where the source was closed there are no rows, and no columns that a transform could be asked for.
-        closed = {key: first.rows(key) for key in asked if evidence[key].closed is not None}
-        given = {**closed, **self._rows_given([key for key in asked if key not in closed])}
-        return [
-            self._difference(key, evidence[key].verdict.read, given[key], first)
-            for key in asked
-            if given[key] != evidence[key].verdict.read
-        ]
-
-    @property
-    def _counts_rows(self) -> bool:
-        first = next(iter(self._inputs.values()), None)
+        first = next(iter(self.basis.inputs.values()), None)
         if self.table.layer != "silver" or first is None:
-            return False
-        return first.input.table.partition == self.table.partition and first.input.days == 1
+            return []
+        if first.input.table.partition != self.table.partition or first.input.days != 1:
+            return []
+        # Where the source was closed there are no rows, and no columns that a transform could be asked for.
+        closed = {key: first.snapshot.rows(key) for key, each in evidence.items() if each.closed is not None}
+        given = {**closed, **self._rows_given([key for key in evidence if key not in closed])}
+        return [
+            self._difference(key, each.verdict.read, given[key], first.snapshot)
+            for key, each in evidence.items()
+            if given[key] != each.verdict.read
+        ]
 
     def _rows_given(self, keys: Sequence[str]) -> dict[str, int | str]:
         """How many rows the transform gives; text says why it gives none."""
-        name, first = next(iter(self._inputs.items()))
+        name, first = next(iter(self.basis.inputs.items()))
         groups: dict[tuple[str, ...], list[str]] = {}
         for key in keys:
             groups.setdefault(first.snapshot.columns(key), []).append(key)
@@ -110,7 +87,7 @@ class Layers:
         return found
 
     def _count(self, keys: Sequence[str], columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
-        rows = transformed(self.table, self._inputs, keys, columns, self._connect)
+        rows = transformed(self.table, self.basis.inputs, keys, columns, self._connect)
         column = self.table.partition.column
         if not column:
             return {keys[0]: rows.select(pl.len()).collect().item()}

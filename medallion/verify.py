@@ -1,4 +1,4 @@
-"""Recomputes what the lake says of itself and holds it against what is there; changes nothing.
+"""Recomputes what the lake says of itself and holds it against what is there; changes no table.
 
 The files are read back and hashed, their rows counted, and both are held against the file names, the log, the evidence,
 the quarantine and the layer below. What is merely out of date is told apart from what is damaged.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import duckdb
 
+from medallion import ledger
 from medallion.agreement import disagreements
 from medallion.attempts import records
-from medallion.differences import Difference, Kind, Outdated, Verification, Verified
+from medallion.differences import DIFFERS, RECONCILED, Difference, Kind, Outdated, Verification, Verified
 from medallion.errors import TableUnreadable
 from medallion.inputs import Connect
 from medallion.lake import Lake, Snapshot
@@ -27,6 +29,7 @@ __all__ = ["verify"]
 
 _AGAIN = 3
 """Times that a partition is looked at again because it was committed while it was looked at."""
+_LONGEST = 2000
 _AT_ONCE = 256
 """Partitions whose evidence is held in memory at a time."""
 
@@ -41,10 +44,11 @@ def verify(
     tables: Collection[str] | None = None,
     keys: Collection[str] | None = None,
     *,
+    run_id: str = "manual",
     connect: Connect = duckdb.connect,
     clock: Callable[[], dt.datetime] = _now,
 ) -> Verification:
-    """Recompute everything that the lake says of some tables, and name each difference.
+    """Recompute everything that the lake says of some tables, and name each difference. The ledger keeps the result.
 
     Live work may go on meanwhile: a partition that is committed while it is looked at is looked at again.
 
@@ -53,6 +57,7 @@ def verify(
         lake: where they lie.
         tables: which of them; all if not given.
         keys: only these partitions; a table that has none of them is passed over.
+        run_id: names the run in the ledger.
         connect: opens a DuckDB connection, for tables written in SQL.
         clock: says when it was begun and ended.
 
@@ -65,13 +70,37 @@ def verify(
     pins = _Pins(lake)
     found = [_table(table, lake, pins, keys, connect) for table in reversed(chosen)]
     found.reverse()
-    return Verification(
+    result = Verification(
         tuple(each.verified for each in found),
         tuple(difference for each in found for difference in each.differences),
         tuple(outdated for each in found for outdated in each.outdated),
         started,
         clock(),
     )
+    ledger.record(lake, [_row(each, result, run_id) for each in result.tables])
+    return result
+
+
+def _row(table: Verified, result: Verification, run_id: str) -> dict[str, Any]:
+    """What the ledger keeps of a table's verification."""
+    differences = result.of(table.table)
+    return {
+        "pipeline_name": table.table,
+        "partition": table.first if table.first == table.last else f"{table.first}..{table.last}",
+        "attempt": result.id,
+        "status": "verified",
+        "started_at": result.started_at,
+        "completed_at": result.completed_at,
+        "source_rows": table.read,
+        "target_rows": table.rows,
+        "quarantine_count": table.quarantined,
+        "target_version": table.version,
+        "checkpoint_id": None if table.version is None else f"{table.table}@{table.version}",
+        "pipeline_run_id": run_id,
+        "reconciliation_status": DIFFERS if differences else RECONCILED,
+        "error_code": differences[0].kind if differences else None,
+        "error": "\n".join(map(str, differences))[:_LONGEST] or None,
+    }
 
 
 class _Pins:
@@ -105,6 +134,7 @@ class _Table:
     path: str
     partitions: dict[str, _Partition] = field(default_factory=dict)
     general: list[Difference] = field(default_factory=list)
+    version: int | None = None
     under_way: tuple[str, ...] = ()
 
     @property
@@ -113,7 +143,8 @@ class _Table:
         each = [partition.counts for partition in self.partitions.values()]
         names = ("partitions", "files", "rows", "quarantined", "read", "collapsed", "bytes")
         totals = {name: sum(getattr(counts, name) for counts in each) for name in names}
-        return Verified(self.path, **totals, under_way=self.under_way)
+        first, last = (min(self.partitions), max(self.partitions)) if self.partitions else ("", "")
+        return Verified(self.path, **totals, version=self.version, first=first, last=last, under_way=self.under_way)
 
     @property
     def differences(self) -> Iterator[Difference]:
@@ -146,7 +177,7 @@ def _table(table: Table, lake: Lake, pins: _Pins, keys: Collection[str] | None, 
         return _Table(table.path, general=[
             Difference(Kind.TABLE_UNREADABLE, table.path, "", None, "a table that can be opened", str(error), then)
         ])  # fmt: skip
-    return _excuse(table, lake, found)
+    return replace(_excuse(table, lake, found), version=pins(table).version)
 
 
 def _stands(table: Table, pins: _Pins, key: str) -> tuple[object, ...]:
@@ -175,7 +206,7 @@ class _Check:
         # In this order, as whoever reconciles the two: a publication commits the quarantine first.
         quarantine = None if table.quarantine_path is None else pins(table, table.quarantine_path)
         self.readback = Readback(table, pins(table), quarantine)
-        self.layers = Layers(table, pins, connect)
+        self.layers = Layers(table, pins(table), pins, connect)
 
     def partitions(self, keys: Collection[str] | None) -> dict[str, _Partition]:
         """What is found of those partitions that are live in the table or in its quarantine."""
@@ -192,12 +223,12 @@ class _Check:
         found = {
             key: _Partition(_counts(self.table, each), disagreements(self.table, each)) for key, each in read.items()
         }
-        sound = {key: each for key, each in evidence.items() if not found[key].differences}
+        outdated = self.layers.outdated(evidence)
+        for key, reason in outdated.items():
+            found[key].outdated.append(Outdated(self.table.path, key, reason))
+        sound = {key: each for key, each in evidence.items() if not found[key].differences and key not in outdated}
         for difference in self.layers.differences(sound):
             found[difference.partition].differences.append(difference)
-        for key, each in evidence.items():
-            news = self.layers.news(key, each)
-            found[key].outdated += [Outdated(self.table.path, key, reason, certain) for reason, certain in news]
         return found
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from medallion import ledger
 from medallion.differences import DIFFERS, RECONCILED, Difference, Kind, Verification, render
 from medallion.errors import UnknownTable
 from medallion.evidence import EvidenceReader
@@ -93,7 +95,7 @@ def document(table: Table, run: Run, key: str) -> Path:
     return path
 
 
-def edit(path: Path, change: Callable[[dict], None]) -> None:
+def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     told = json.loads(path.read_bytes())
     change(told)
     path.write_text(json.dumps(told))
@@ -361,18 +363,21 @@ def test_what_was_made_of_something_that_has_changed_is_out_of_date_and_not_dama
     assert {(each.table, each.partition) for each in found.outdated} == {
         ("gold/daily", SECOND), ("gold/monthly", "2017-01-01"),
     }  # fmt: skip
-    assert all(each.certain for each in found.outdated)
+    assert {each.reason for each in found.outdated} == {f"silver/orders {SECOND} changed"}
 
 
-def test_a_changed_reference_makes_nothing_certainly_out_of_date(shop, run):
-    land_products(run, {1: "BAKERY", 2: "DAIRY", 3: "TOYS"})
+def test_a_changed_reference_makes_out_of_date_what_uses_the_row_that_changed(shop, run):
+    land_orders(run, SECOND, [*orders_of(SECOND), order(14, 3)])
+    refine_all(shop, run)
+    land_products(run, {1: "BAKERY", 2: "DAIRY", 3: "TOYS", 99: "NEW"})
     for table in (shop.raw_products, shop.products):
         refine(table, ["all"], run)
     found = verified(shop, run)
     assert found.reconciled
-    assert {each.table for each in found.outdated} == {"silver/orders", "gold/daily"}
-    assert not any(each.certain for each in found.outdated)
-    assert {each.reason for each in found.outdated} == {"judged by an earlier silver/products"}
+    assert {(each.table, each.partition, each.reason) for each in found.outdated} == {
+        ("silver/orders", FIRST, "silver/products changed"),
+        ("gold/daily", SECOND, "silver/products changed"),
+    }
 
 
 def test_a_table_and_a_range_can_be_verified_alone(shop, run):
@@ -387,14 +392,44 @@ def test_a_table_and_a_range_can_be_verified_alone(shop, run):
         verify(project, run.lake, ["gold/nothing"])
 
 
-def test_verifying_changes_nothing(shop, run):
+def test_verifying_changes_no_table(shop, run):
     def everything() -> dict[str, tuple[int, int]]:
         root = Path(str(run.lake.root))
-        return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
+        return {
+            str(path): (path.stat().st_mtime_ns, path.stat().st_size)
+            for path in root.rglob("*")
+            if "ops" not in path.parts
+        }
 
     before = everything()
     assert verified(shop, run).reconciled
     assert everything() == before
+
+
+def test_the_ledger_keeps_what_a_verification_found(shop, run):
+    good = verified(shop, run)
+    file_of(shop.daily, run, THIRD).unlink()
+    bad = verify(Project(shop.tables), run.lake, ["gold/daily"], run_id="nightly")
+    rows = ledger.read(run.lake, ["verified"])
+    assert rows.get_column("attempt").to_list() == [good.id] * len(shop.tables) + [bad.id]
+    first = rows.row(
+        by_predicate=(pl.col("attempt") == good.id) & (pl.col("pipeline_name") == "silver/orders"), named=True
+    )
+    assert (first["partition"], first["reconciliation_status"], first["error"]) == (
+        f"{FIRST}..{LAST}",
+        RECONCILED,
+        None,
+    )
+    assert (first["source_rows"], first["target_rows"], first["quarantine_count"]) == (18, 15, 2)
+    assert first["target_version"] == pin(shop.orders, run).version
+    last = rows.row(-1, named=True)
+    assert (last["pipeline_run_id"], last["reconciliation_status"], last["error_code"]) == (
+        "nightly",
+        DIFFERS,
+        "file missing",
+    )
+    assert last["error"] == str(only(bad))
+    assert last["completed_at"] >= last["started_at"] > first["started_at"]
 
 
 def test_the_report_says_what_where_and_what_to_do(shop, run):
