@@ -29,6 +29,8 @@ class Committed:
     this attempt's own commit whose acknowledgement was lost, and that was found in the log."""
     at: dt.datetime | None = None
     """When it was committed, as the commit itself says."""
+    before: Evidence | None = None
+    """The evidence of the version before, if there was one."""
 
     @property
     def verdict(self) -> Verdict:
