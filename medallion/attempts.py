@@ -27,6 +27,7 @@ from medallion.log import FORMAT, Commit, check_format, sync_log
 from medallion.store import Place, write_durably
 
 __all__ = [
+    "CLEANED",
     "COMMITTED",
     "INTERRUPTED",
     "SUPERSEDED",
@@ -42,6 +43,8 @@ _log = logging.getLogger(__name__)
 COMMITTED = "committed without acknowledgement"
 INTERRUPTED = "interrupted before commit"
 SUPERSEDED = "superseded"
+CLEANED = "medallion clean"
+"""Stands for the attempt that came after, where none did, and the record was only cleared away."""
 
 _TELLING = (COMMITTED, SUPERSEDED, INTERRUPTED)
 _FOLDER = "_attempts"
@@ -90,7 +93,8 @@ class Recoveries(dict[str, str]):
     """By partition, what had become of attempts whose end nobody had been told of.
 
     Attributes:
-        at: when all was well again, in seconds since 1970.
+        since: when the attempt that found it started, in seconds since 1970.
+        at: when all was well again, likewise.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class Recoveries(dict[str, str]):
     ) -> None:
         super().__init__(found or {})
         self._found, self._dead, self._own = dict(self), dead, own
-        self.at = time.time()
+        self.since = self.at = time.time() if own is None else own.started_at
 
     def own(self) -> dict[str, str]:
         """The partitions whose commit the attempt itself had to look for."""
@@ -151,9 +155,9 @@ def attempting(
         yield recoveries
         reach("settled")
         if dead:
-            _settle(target.folder, dead, found, attempt=attempt, at=recoveries.at)
+            _settle(target.folder, dead, found, attempt=attempt, since=recoveries.since, at=recoveries.at)
         if own := recoveries.own():
-            _keep(target.folder, mine, own, attempt=attempt, at=recoveries.at)
+            _keep(target.folder, mine, own, attempt=attempt, since=recoveries.since, at=recoveries.at)
         path.unlink(missing_ok=True)
         reach("acknowledged")
     except MedallionError:
@@ -225,12 +229,12 @@ def _what_happened(snapshot: Snapshot, record: AttemptRecord, key: str, commits:
 
 
 def _settle(
-    table: Place, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str, at: float
+    table: Place, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str, since: float, at: float
 ) -> None:
     """Take the partitions whose fate is known off the records of dead attempts, and keep what was found."""
     for record in dead:
         mine = _of(record, recoveries)
-        _keep(table, record, mine, attempt=attempt, at=at)
+        _keep(table, record, mine, attempt=attempt, since=since, at=at)
         left = tuple(key for key in record.partitions if key not in mine)
         if left:
             _write(table, replace(record, partitions=left))
@@ -238,10 +242,15 @@ def _settle(
             (table / _FOLDER / f"{record.attempt}.json").unlink(missing_ok=True)
 
 
-def _keep(table: Place, record: AttemptRecord, recoveries: dict[str, str], *, attempt: str, at: float) -> None:
+def _keep(
+    table: Place, record: AttemptRecord, recoveries: dict[str, str], *, attempt: str, since: float, at: float
+) -> None:
     folder = table / _FOLDER / _SETTLED
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"format": FORMAT, "found_by": attempt, "at": at, "recoveries": recoveries, "record": asdict(record)}
+    told = {
+        "format": FORMAT, "found_by": attempt, "since": since, "at": at, "recoveries": recoveries,
+        "record": asdict(record),
+    }  # fmt: skip
     write_durably(folder / f"{record.attempt}.{uuid.uuid4().hex[:8]}.json", json.dumps(told).encode(), durable=False)
 
 
@@ -257,7 +266,8 @@ def settle_dead(lake: Lake, table: str, attempts: Collection[str]) -> None:
     for record in records(snapshot.folder):
         if record.attempt in attempts and not record.is_alive:
             found = _find_recoveries(snapshot, [record], record.partitions)
-            _settle(snapshot.folder, [record], found, attempt="medallion clean", at=time.time())
+            now = time.time()
+            _settle(snapshot.folder, [record], found, attempt=CLEANED, since=now, at=now)
 
 
 def _write(table: Place, record: AttemptRecord) -> None:

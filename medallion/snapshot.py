@@ -206,7 +206,9 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
                 "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
                 "point the feed at another table name."
             )
-        return DataFile(key, action["path"], *named, action["num_records"], action["size_bytes"])
+        return DataFile(
+            key, action["path"], *named, action["num_records"], action["size_bytes"], action["modification_time"]
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

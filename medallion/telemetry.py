@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -30,6 +30,7 @@ __all__ = [
     "commit_rows",
     "discarded_row",
     "held_row",
+    "live_row",
     "recovered_rows",
     "settled_rows",
     "source_position",
@@ -81,7 +82,8 @@ def tell(
     recoveries.at = teller.completed_at.timestamp()
     rows = settled_rows(table, outcomes, teller, status=status)
     dead = list(recoveries.by_attempt())
-    recovered = recovered_rows(table, dead, teller, rows)
+    finder = replace(teller, started_at=dt.datetime.fromtimestamp(recoveries.since, dt.UTC))
+    recovered = recovered_rows(table, dead, finder, rows)
     ledger.record(lake, [*_untold(lake, table, dead, teller.attempt), *rows, *recovered])
 
 
@@ -160,12 +162,15 @@ def _judged(evidence: Evidence, version: int | None) -> Row:
         "target_rows": verdict.accepted,
         "quarantine_count": verdict.quarantined,
         "source_position": source_position(evidence),
-        "checkpoint_id": None if version is None else f"{evidence.table}@{version}",
-        "target_version": version,
         "reconciliation_status": CONSERVED,
         "content": evidence.content or None,
         "reason": _reason(evidence),
+        **_at(evidence.table, version),
     }
+
+
+def _at(path: str, version: int | None) -> Row:
+    return {"checkpoint_id": None if version is None else f"{path}@{version}", "target_version": version}
 
 
 def _blocked(evidence: Evidence) -> Row:
@@ -228,17 +233,26 @@ def commit_rows(
                 continue
             evidence = evidence_of(batch_id) if batch_id else None
             row = _who(table.partition, table.path, key, teller)
-            row |= {"status": _status_of(commit), "batch_id": batch_id}
+            row |= {"status": _status_of(commit), "batch_id": batch_id} | _at(table.path, commit.version)
             if evidence is not None:
+                row = dict.fromkeys(ledger.STORED) | row | _judged(evidence, commit.version)
                 before = was.get(key)
-                known = before is not None or (whole and key not in was)
-                released = _released(before.verdict if before else None, evidence.verdict) if known else None
-                row |= _judged(evidence, commit.version) | {"released_count": released}
-            else:
-                row |= {"target_version": commit.version, "checkpoint_id": f"{table.path}@{commit.version}"}
+                if before is not None or (whole and key not in was):
+                    row["released_count"] = _released(before.verdict if before else None, evidence.verdict)
+                else:
+                    del row["released_count"]
             was[key] = evidence
             rows.append(row)
     return rows
+
+
+def live_row(table: Table, evidence: Evidence, at: dt.datetime) -> Row:
+    """The row of a live batch whose commit the log has forgotten, with what is still known; ``at`` is when it was."""
+    teller = Teller(evidence.attempt, evidence.run_id, dt.datetime.fromisoformat(evidence.started_at), at)
+    row = _who(table.partition, table.path, evidence.partition, teller) | _judged(evidence, None)
+    row |= {"status": "approved" if evidence.approval else "committed"}
+    # The log told when the attempt started, and which version it made.
+    return {name: value for name, value in row.items() if name not in {"plan_id", "checkpoint_id", "target_version"}}
 
 
 def _status_of(commit: Commit) -> str:
