@@ -109,7 +109,7 @@ class Publication:
             outcomes[key] = Committed(
                 prepared.evidence[key],
                 replaced.version,
-                before.verdict if before is not None else None,
+                before,
                 self.unacknowledged.get(key),
                 None if replaced.at is None else dt.datetime.fromtimestamp(replaced.at / 1000, dt.UTC),
             )

@@ -23,7 +23,17 @@ from medallion.lake import Lake
 from medallion.project import Project
 from medallion.tables import Table
 
-__all__ = ["Group", "Grouping", "Outstanding", "export_rows", "grouped", "outstanding", "refused_rows"]
+__all__ = [
+    "FORMATS",
+    "Group",
+    "Grouping",
+    "Outstanding",
+    "described",
+    "export_rows",
+    "grouped",
+    "outstanding",
+    "refused_rows",
+]
 
 
 @dataclass(frozen=True)
@@ -186,7 +196,9 @@ def _label(each: Outstanding, by: Grouping, now: dt.datetime) -> str:
             return ""
 
 
-def refused_rows(lake: Lake, table: Table, keys: Collection[str] | None = None, rule: str | None = None) -> pl.LazyFrame:
+def refused_rows(
+    lake: Lake, table: Table, keys: Collection[str] | None = None, rule: str | None = None
+) -> pl.LazyFrame:
     """The refused rows of live batches: values as they came, where they came from, and every reason.
 
     Args:
@@ -213,11 +225,7 @@ def refused_rows(lake: Lake, table: Table, keys: Collection[str] | None = None, 
     return rows.filter(pl.col(FAILURES).list.eval(pl.element().struct.field("rule") == rule).list.any())
 
 
-_WRITERS = {
-    ".csv": lambda rows, path: _flat(rows).sink_csv(path),
-    ".parquet": lambda rows, path: rows.sink_parquet(path),
-    ".ndjson": lambda rows, path: rows.sink_ndjson(path),
-}
+FORMATS = (".csv", ".parquet", ".ndjson")
 
 
 def export_rows(rows: pl.LazyFrame, path: Path, *, force: bool = False) -> int:
@@ -231,18 +239,29 @@ def export_rows(rows: pl.LazyFrame, path: Path, *, force: bool = False) -> int:
     Raises:
         ConfigurationError: if the name says no format, or there is such a file already, or it cannot be written.
     """
-    if path.suffix not in _WRITERS:
-        raise ConfigurationError(f"{path} says no format: name a file that ends with {', '.join(_WRITERS)}.")
+    if path.suffix not in FORMATS:
+        raise ConfigurationError(f"{path} says no format: name a file that ends with {', '.join(FORMATS)}.")
     if path.exists() and not force:
-        raise ConfigurationError(f"{path} is there already, and nothing was written. Name another file, or use --force.")
+        raise ConfigurationError(
+            f"{path} is there already, and nothing was written. Name another file, or use --force."
+        )
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        _WRITERS[path.suffix](rows, temporary)
+        _write(rows, temporary, path.suffix)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}.") from error
     return int(rows.select(pl.len()).collect().item())
+
+
+def _write(rows: pl.LazyFrame, path: Path, kind: str) -> None:
+    if kind == ".csv":
+        _flat(rows).sink_csv(path)
+    elif kind == ".ndjson":
+        rows.sink_ndjson(path)
+    else:
+        rows.sink_parquet(path)
 
 
 def _flat(rows: pl.LazyFrame) -> pl.LazyFrame:

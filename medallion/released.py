@@ -22,7 +22,7 @@ def refused_by_reasons(verdict: Verdict) -> Counter[Reasons]:
     refusing = {each.rule for each in verdict.findings if each.scope == "row" and each.severity >= ERROR}
     found: Counter[Reasons] = Counter()
     for rules, rows in verdict.reasons.items():
-        if mine := refusing.intersection(rules):
+        if mine := frozenset(refusing.intersection(rules)):
             found[mine] += rows
     return found
 
@@ -54,7 +54,9 @@ def why_released(before: Evidence | None, after: Evidence) -> str | None:
     by_rule: Counter[str] = Counter()
     for reasons, count in rows.items():
         by_rule.update(dict.fromkeys(reasons, count))
-    rules = ", ".join(f"{rule} {count}" for rule, count in sorted(by_rule.items(), key=lambda item: (-item[1], item[0])))
+    rules = ", ".join(
+        f"{rule} {count}" for rule, count in sorted(by_rule.items(), key=lambda item: (-item[1], item[0]))
+    )
     return f"released {rows.total()} rows ({rules}): {', '.join(_changes(before, after)) or 'replayed'}"
 
 

@@ -23,6 +23,7 @@ from medallion.lake import Lake, Snapshot
 from medallion.layers import Layers
 from medallion.project import Project
 from medallion.readback import PartitionRead, Readback, live_files
+from medallion.rebuilding import Contradiction, contradictions
 from medallion.tables import Table
 
 __all__ = ["verify"]
@@ -30,6 +31,7 @@ __all__ = ["verify"]
 _AGAIN = 3
 """Times that a partition is looked at again because it was committed while it was looked at."""
 _LONGEST = 2000
+_FOLLOW = "The tables are right: medallion ledger rebuild follows them."
 _AT_ONCE = 256
 """Partitions whose evidence is held in memory at a time."""
 
@@ -70,15 +72,43 @@ def verify(
     pins = _Pins(lake)
     found = [_table(table, lake, pins, keys, connect) for table in reversed(chosen)]
     found.reverse()
+    differences = [difference for each in found for difference in each.differences]
+    differences += _ledger(project, lake, {table.path for table in chosen}, keys, differences)
     result = Verification(
         tuple(each.verified for each in found),
-        tuple(difference for each in found for difference in each.differences),
+        tuple(differences),
         tuple(outdated for each in found for outdated in each.outdated),
         started,
         clock(),
     )
     ledger.record(lake, [_row(each, result, run_id) for each in result.tables])
     return result
+
+
+def _ledger(
+    project: Project, lake: Lake, tables: Collection[str], keys: Collection[str] | None, named: Sequence[Difference]
+) -> list[Difference]:
+    """What the ledger says against the tables, where these agree among themselves."""
+    at_odds = {(each.table, each.partition) for each in named}
+
+    def asked(each: Contradiction) -> bool:
+        about = each.table in tables and (keys is None or each.partition is None or each.partition in keys)
+        return (about or each.table == ledger.PATH) and (each.table, each.partition) not in at_odds
+
+    try:
+        found = [each for each in contradictions(lake, project) if asked(each)]
+        if found:  # an attempt that has just committed tells the ledger next
+            busy = {each.attempt for path in tables for each in records(lake.root / path) if each.is_alive}
+            again = set(contradictions(lake, project))
+            found = [each for each in found if each in again and each.attempt not in busy]
+    except TableUnreadable as error:
+        if any(each.kind in {Kind.TABLE_UNREADABLE, Kind.EVIDENCE_ALTERED, Kind.FILE_FOREIGN} for each in named):
+            return []  # it cannot be held against tables that cannot be read themselves
+        return [Difference(Kind.LEDGER, ledger.PATH, "", None, "a table that can be opened", str(error), _FOLLOW)]
+    told = "what the tables tell"
+    return [
+        Difference(Kind.LEDGER, each.table, each.partition or "", None, told, each.message, _FOLLOW) for each in found
+    ]
 
 
 def _row(table: Verified, result: Verification, run_id: str) -> dict[str, Any]:

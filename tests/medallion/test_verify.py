@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -430,6 +431,39 @@ def test_the_ledger_keeps_what_a_verification_found(shop, run):
     )
     assert last["error"] == str(only(bad))
     assert last["completed_at"] >= last["started_at"] > first["started_at"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("target_rows", 4), ("batch_id", "0" * 32), ("quarantine_count", 0)],
+    ids=["rows", "batch", "refused"],
+)
+def test_an_edited_ledger_is_named_and_the_tables_are_right(shop, run, column, value):
+    rows = ledger.read(run.lake)
+    mine = (pl.col("pipeline_name") == "silver/orders") & (pl.col("partition") == FIRST)
+    edited = rows.with_columns(pl.when(mine).then(pl.lit(value)).otherwise(pl.col(column)).alias(column))
+    shutil.rmtree(Path(str(run.lake.root), ledger.PATH))
+    assert ledger.record(run.lake, edited)
+    found = only(verified(shop, run))
+    assert (found.kind, found.table, found.partition) == (Kind.LEDGER, "silver/orders", FIRST)
+    assert f"the ledger says {column} {value}" in found.found
+    assert "medallion ledger rebuild" in found.then
+
+
+def test_a_row_that_was_taken_out_of_the_ledger_is_named(shop, run):
+    rows = ledger.read(run.lake)
+    shutil.rmtree(Path(str(run.lake.root), ledger.PATH))
+    assert ledger.record(
+        run.lake, rows.filter((pl.col("pipeline_name") != "gold/daily") | (pl.col("partition") != LAST))
+    )
+    found = only(verified(shop, run))
+    assert (found.kind, found.table, found.partition) == (Kind.LEDGER, "gold/daily", LAST)
+    assert verified(shop, run, "silver/orders").reconciled
+
+
+def test_without_a_ledger_the_tables_are_verified_all_the_same(shop, run):
+    shutil.rmtree(Path(str(run.lake.root), ledger.PATH))
+    assert verified(shop, run).reconciled
 
 
 def test_the_report_says_what_where_and_what_to_do(shop, run):
