@@ -30,6 +30,7 @@ _COMMANDS: Mapping[str, str] = {
     "restore": "medallion.commands.recover",
     "savepoint": "medallion.commands.recover",
     "summary": "medallion.commands.look",
+    "verify": "medallion.commands.prove",
 }
 """Where each command is; a function of the command's name."""
 
