@@ -109,7 +109,7 @@ class Evidence:
             plain["verdict"] = Verdict.from_dict(plain["verdict"])
             plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
             return cls(**plain)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise _damaged(where, f"{type(error).__name__}: {error}") from error
 
 

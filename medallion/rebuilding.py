@@ -23,9 +23,19 @@ from medallion.evidence import Evidence, EvidenceReader, held_candidates
 from medallion.lake import Lake, Snapshot
 from medallion.partitions import Whole
 from medallion.project import Project
+from medallion.restore_intents import settled
 from medallion.staging import parse_name
 from medallion.tables import Table
-from medallion.telemetry import Row, Teller, commit_rows, discarded_row, held_row, live_row, recovered_rows
+from medallion.telemetry import (
+    Row,
+    Teller,
+    commit_rows,
+    discarded_row,
+    held_row,
+    live_row,
+    recovered_rows,
+    recovery_rows,
+)
 
 __all__ = ["Contradiction", "Rebuilt", "contradictions", "from_tables", "rebuild"]
 
@@ -128,6 +138,8 @@ def _known(lake: Lake, project: Project) -> _Known:
         )
         known.add(list(_discarded(table, snapshot)))
         known.add(list(_recoveries(table, snapshot, list(known.rows.values()))))
+    for told in settled(lake):
+        known.add([row for row in recovery_rows(told) if row["pipeline_name"] in project.by_path])
     known.unknown += _TOLD_NOWHERE
     return known
 

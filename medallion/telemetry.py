@@ -15,13 +15,14 @@ from zoneinfo import ZoneInfo
 
 from medallion import ledger
 from medallion.attempts import COMMITTED, AttemptRecord, Recoveries
+from medallion.differences import DIFFERS, RECONCILED
 from medallion.evidence import Evidence, EvidenceReader
 from medallion.lake import Lake
 from medallion.log import Commit
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Superseded, Unchanged
 from medallion.partitions import Partitioning, TimePartitioning
+from medallion.released import released, why_released
 from medallion.tables import Table
-from medallion.verdict import Verdict
 
 __all__ = [
     "CONSERVED",
@@ -32,6 +33,7 @@ __all__ = [
     "held_row",
     "live_row",
     "recovered_rows",
+    "recovery_rows",
     "settled_rows",
     "source_position",
     "tell",
@@ -113,9 +115,9 @@ def settled_rows(
 def _settled(table: Table, key: str, outcome: Outcome, teller: Teller, status: str) -> Row:
     row = _who(table.partition, table.path, key, teller)
     match outcome:
-        case Committed(evidence, version, was, _, at):
-            row |= _judged(evidence, version) | {"status": status, "released_count": _released(was, evidence.verdict)}
-            row["completed_at"] = at or teller.completed_at
+        case Committed(evidence, version, at=at, before=before):
+            row |= _judged(evidence, version) | {"status": status}
+            row |= {"completed_at": at or teller.completed_at} | _released(before, evidence)
         case Unchanged(evidence, version):
             row |= _judged(evidence, version) | {"status": "unchanged", "reason": None}
         case Blocked(evidence):
@@ -193,9 +195,10 @@ def _reason(evidence: Evidence) -> str | None:
     return None
 
 
-def _released(was: Verdict | None, now: Verdict) -> int:
-    """Rows that left the quarantine because the partition was replayed."""
-    return 0 if was is None else max(0, was.quarantined - now.quarantined)
+def _released(before: Evidence | None, now: Evidence) -> Row:
+    """Rows that left the quarantine because the partition was replayed, and why that was done."""
+    count = 0 if before is None else released(before.verdict, now.verdict).total()
+    return {"released_count": count, "reason": _reason(now) or why_released(before, now)}
 
 
 def source_position(evidence: Evidence) -> str:
@@ -238,24 +241,33 @@ def commit_rows(
                 row = dict.fromkeys(ledger.STORED) | row | _judged(evidence, commit.version)
                 before = was.get(key)
                 if before is not None or (whole and key not in was):
-                    row["released_count"] = _released(before.verdict if before else None, evidence.verdict)
+                    row |= _released(before, evidence)
                 else:
-                    del row["released_count"]
+                    row = _without_release(row)
+            if restored := commit.metadata.get("restore"):
+                row["reason"] = restored["reason"] or None
             was[key] = evidence
             rows.append(row)
     return rows
+
+
+def _without_release(row: Row) -> Row:
+    """A row of a batch of which it is not known what it has replaced."""
+    return {name: value for name, value in row.items() if name != "released_count" and (name != "reason" or value)}
 
 
 def live_row(table: Table, evidence: Evidence, at: dt.datetime) -> Row:
     """The row of a live batch whose commit the log has forgotten, with what is still known; ``at`` is when it was."""
     teller = Teller(evidence.attempt, evidence.run_id, dt.datetime.fromisoformat(evidence.started_at), at)
     row = _who(table.partition, table.path, evidence.partition, teller) | _judged(evidence, None)
-    row |= {"status": "approved" if evidence.approval else "committed"}
+    row = _without_release(row | {"status": "approved" if evidence.approval else "committed"})
     # The log told when the attempt started, and which version it made.
     return {name: value for name, value in row.items() if name not in {"plan_id", "checkpoint_id", "target_version"}}
 
 
 def _status_of(commit: Commit) -> str:
+    if commit.metadata.get("restore"):
+        return "restored"
     return "approved" if commit.metadata.get("approval") else "committed"
 
 
@@ -322,3 +334,34 @@ def recovered_rows(
                 }
             )
     return found
+
+
+def recovery_rows(told: Mapping[str, Any]) -> list[Row]:
+    """A row for each table that a restore was about, when it has ended.
+
+    Args:
+        told: how it has ended, as the log of restores keeps it.
+    """
+    decided, completed = (dt.datetime.fromisoformat(told[name]) for name in ("decided_at", "completed_at"))
+    return [
+        {
+            "pipeline_name": path,
+            "partition": scope,
+            "attempt": told["id"],
+            "status": "recovered",
+            "recovered_by": f"restore {told['number']}",
+            "reason": f"{told['outcome']}: {told['target']}: {told['reason']}".rstrip(": "),
+            "started_at": decided,
+            "completed_at": completed,
+            "pipeline_run_id": told["run_id"],
+            "target_version": told["versions"].get(path),
+            "recovery_scope": scope,
+            "replay_volume": told["volume"][path],
+            "recovery_started_at": decided,
+            "recovery_completed_at": completed,
+            "rto_observed": (completed - decided).total_seconds(),
+            "reconciliation_status": DIFFERS if told["differences"] or told["overtaken"] else RECONCILED,
+        }
+        for path, scope in told["scope"].items()
+        if scope
+    ]
