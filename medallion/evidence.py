@@ -23,7 +23,17 @@ from medallion.objects import ObjectPath
 from medallion.store import Place, sync, write_durably
 from medallion.verdict import Verdict
 
-__all__ = ["Evidence", "EvidenceReader", "SourceFile", "drop_held", "held_file", "hold", "read_held", "write_evidence"]
+__all__ = [
+    "Evidence",
+    "EvidenceReader",
+    "SourceFile",
+    "drop_held",
+    "held_candidates",
+    "held_file",
+    "hold",
+    "read_held",
+    "write_evidence",
+]
 
 _FOLDER = "_evidence"
 _PACK = ".jsonl"
@@ -99,7 +109,7 @@ class Evidence:
             plain["verdict"] = Verdict.from_dict(plain["verdict"])
             plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
             return cls(**plain)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise _damaged(where, f"{type(error).__name__}: {error}") from error
 
 
@@ -136,9 +146,12 @@ class EvidenceReader:
         """Look into the table's folder when first asked."""
         self._folder: Place = table / _FOLDER
         self._packed: dict[str, tuple[bytes, Place]] | None = None
+        self._alone: frozenset[str] = frozenset()
 
     def __call__(self, batch_id: str) -> Evidence | None:
         """The document of a batch; None if it is gone."""
+        if self._packed is not None and batch_id in self._packed and batch_id not in self._alone:
+            return Evidence.from_json(*self._packed[batch_id])
         path = self._folder / f"{batch_id}.json"
         try:
             return Evidence.from_json(path.read_bytes(), path)
@@ -149,6 +162,8 @@ class EvidenceReader:
             return None if line is None else Evidence.from_json(line, pack)
 
     def _unpack(self) -> dict[str, tuple[bytes, Place]]:
+        # A batch that lies alone and in a pack is told by the former.
+        self._alone = frozenset(path.stem for path in self._folder.glob("*.json"))
         # Oldest first, so that a batch that was prepared twice is told by the later attempt.
         packs: list[Place] = [*self._folder.glob(f"*{_PACK}")]
         packs.sort(key=lambda path: path.stat().st_mtime_ns)
@@ -223,6 +238,17 @@ def read_held(table: Place, key: str) -> Evidence | None:
         return Evidence.from_json(path.read_bytes(), path)
     except FileNotFoundError:
         return None
+
+
+def held_candidates(table: Place) -> dict[str, Evidence]:
+    """The evidence of all blocked candidates of a table, by partition."""
+    found: dict[str, Evidence] = {}
+    for path in (table / "_held").rglob(_TOLD):
+        key = path.parent.name
+        held = None if key.startswith(".") else read_held(table, key)
+        if held is not None:
+            found[key] = held
+    return found
 
 
 def drop_held(table: Place, key: str) -> None:

@@ -1,6 +1,7 @@
 """A table as one version of its log describes it: what is live, how it is read, and how often it was committed.
 
-A snapshot is a value: it stays what it was when the table moves on. It is made by the lake alone.
+A snapshot is a value: it stays what it was when the table moves on. It is made by the lake, or, where the log has
+forgotten a version, from a savepoint that names its files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from medallion.store import Place, parquet_columns, scan_options
 if TYPE_CHECKING:
     from medallion.lake import Lake
 
-__all__ = ["Replaced", "Replacement", "Snapshot"]
+__all__ = ["Replaced", "Replacement", "Snapshot", "named_snapshot"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,13 @@ class Replacement:
         files: of the partitions; one without a file is emptied.
         batches: the batch id of every partition that is replaced.
         schema: of the files, the partition column included.
+        standing: whether the files lie there already and have been checked, so that none is written.
     """
 
     files: Sequence[tuple[Staged, DataFile]]
     batches: Mapping[str, str]
     schema: pl.Schema
+    standing: bool = False
 
     def without(self, keys: Collection[str]) -> Replacement:
         """The same for the other partitions."""
@@ -46,6 +49,7 @@ class Replacement:
             [pair for pair in self.files if pair[1].partition not in keys],
             {key: batch for key, batch in self.batches.items() if key not in keys},
             self.schema,
+            self.standing,
         )
 
 
@@ -58,12 +62,14 @@ class Replaced:
         superseded: the partitions that another attempt had committed meanwhile; nothing of them was published.
         epochs: of the partitions that were committed, as they stand by this commit.
         recovered: whether the acknowledgement of the commit was lost, and the log told of it.
+        at: when it was committed, in milliseconds since 1970, as the commit itself says.
     """
 
     version: int | None
     superseded: Mapping[str, Superseded]
     epochs: Mapping[str, int]
     recovered: bool = False
+    at: int | None = None
 
 
 @dataclass(eq=False)
@@ -91,6 +97,11 @@ class Snapshot:
     def files(self) -> Mapping[str, tuple[DataFile, ...]]:
         """The live files by partition key."""
         return _Files(self)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The live files' paths and sizes in bytes, whoever wrote them."""
+        return dict(self.actions.select("path", "size_bytes").iter_rows()) if self.actions.height else {}
 
     def batch_id(self, key: str) -> str | None:
         """The batch that the live files of a partition carry; None if there are none."""
@@ -170,13 +181,41 @@ class Snapshot:
         )
 
 
+_MANY = 32
+"""Partitions of which the files are looked at one by one; whoever asks for more is likely to want them all."""
+
+
+def named_snapshot(newest: Snapshot, version: int | None, files: Mapping[str, Sequence[DataFile]]) -> Snapshot:
+    """A table with files that somebody else than its log names; its columns are the newest ones, which only get more.
+
+    Args:
+        newest: the table as it stands.
+        version: that held these files, if any.
+        files: by partition.
+    """
+    lake, path, partition, schema = newest.lake, newest.path, newest.partition, newest.schema
+    rows = [
+        {
+            "path": file.path,
+            "size_bytes": file.size,
+            "num_records": file.rows,
+            "modification_time": file.modified,
+            **({f"partition.{partition.column}": key} if partition.column else {}),
+        }
+        for key, some in files.items()
+        for file in some
+    ]
+    return Snapshot(lake, path, partition, version, schema, pl.DataFrame(rows))
+
+
 class _Files(Mapping[str, tuple[DataFile, ...]]):
     """The live files of a snapshot, looked at when asked for: a commit to one partition of thousands needs one."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._path, self._folder = snapshot.path, snapshot.folder
         self._actions = snapshot.actions
-        self._known: dict[str, tuple[DataFile, ...]] = {}
+        self._seen: dict[str, tuple[DataFile, ...]] = {}
+        self._whole: list[dict[str, Any]] = []
         column = snapshot.partition.column
         if not column or self._actions.is_empty():
             keys = [Whole.KEY] * self._actions.height
@@ -190,10 +229,14 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
             self._rows.update(several)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
-        if key not in self._known:
-            actions = (self._actions.row(row, named=True) for row in self._rows[key])
-            self._known[key] = tuple(self._file(key, action) for action in actions)
-        return self._known[key]
+        if key not in self._seen:
+            if len(self._seen) == _MANY:
+                self._whole = self._actions.to_dicts()
+            self._seen[key] = tuple(self._file(key, self._action(row)) for row in self._rows[key])
+        return self._seen[key]
+
+    def _action(self, row: int) -> Mapping[str, Any]:
+        return self._whole[row] if self._whole else self._actions.row(row, named=True)
 
     def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
         named = parse_name(action["path"])
@@ -203,7 +246,12 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
                 "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
                 "point the feed at another table name."
             )
-        return DataFile(key, action["path"], *named, action["num_records"], action["size_bytes"])
+        return DataFile(
+            key, action["path"], *named, action["num_records"], action["size_bytes"], action.get("modification_time", 0)
+        )
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
