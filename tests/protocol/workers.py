@@ -21,8 +21,11 @@ from typing import Any, TextIO
 
 # Imported here so that they are there when a worker is forked.
 from medallion import failpoints
+from medallion.execution import execute
 from medallion.held import approve
 from medallion.outcomes import Outcome
+from medallion.plan import Plan
+from medallion.project import Project
 from medallion.refine import refine
 from tests.protocol.shop import Shop, build, make_run
 
@@ -117,12 +120,15 @@ def until(condition: Any, seconds: float = 20) -> None:
 def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
     """Run an operation; what became of each partition of each table."""
     more = dict(arguments)
-    keys, revision = more.pop("keys"), more.pop("revision", 1)
+    keys, revision = more.pop("keys", ()), more.pop("revision", 1)
     run = make_run(more.pop("lake", folder / "lake"), folder / "landing", **more)
     shop = Shop(revision)
     if operation == "approve":
         told = {"silver/orders": {key: _told(approve(shop.orders, key, run, reason="checked by hand")) for key in keys}}
         reports = [refine(shop.totals, keys, run)]
+    elif operation == "execute":
+        plan = Plan.from_json((folder / "plan.json").read_text())
+        told, reports = {}, execute(plan, Project(shop.tables), run)
     elif operation == "one table":
         told, reports = {}, [refine(shop.orders, keys, run)]
     else:
