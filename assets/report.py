@@ -20,6 +20,7 @@ from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
 from medallion.tables import Table
+from resources.event_log import written_together
 
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.MaterializeResult[None] | dg.Output[None]
 _CHART_POINTS = 28
@@ -27,6 +28,12 @@ _CHART_POINTS = 28
 
 def events(context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake) -> Iterator[Event]:
     """The events of one table's report, in the order that Dagster needs: materializations, then evaluations."""
+    with written_together(context.instance):
+        yield from _events(context, table, report, lake)
+    reach("dagster told")
+
+
+def _events(context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake) -> Iterator[Event]:
     unpartitioned = isinstance(table.partition, Whole)
     # A table that the run was not asked for has no result to give, only news.
     complete = not report.refused and asset_key(table) in context.selected_asset_keys
@@ -47,7 +54,6 @@ def events(context: dg.AssetExecutionContext, table: Table, report: Report, lake
     if complete and dg.AssetCheckKey(asset_key(table), GATE) in context.selected_asset_check_keys:
         # Evaluations of single partitions are no result of the step; without one Dagster warns that nothing was gated.
         yield dg.Output(None, f"{asset_key(table).to_python_identifier()}_{GATE}")
-    reach("dagster told")
 
 
 def _metadata(table: Table, outcome: Committed | Unchanged) -> dict[str, Any]:
