@@ -14,6 +14,7 @@
     ├── TransformFailed         the feed's own function raised
     ├── PartitionBlocked        the gate refused a partition (raised only where a caller asks for an exception)
     ├── Superseded              another attempt committed this partition first
+    ├── PlanOutdated            the lake or the code has moved since a plan was made
     ├── HeldCandidate           a blocked candidate cannot be approved or discarded
     ├── StorageFailed           the store did not take or give something: a full disk, an I/O error, no end of conflicts
     └── TableUnreadable         the lake holds something this version cannot read
@@ -23,6 +24,9 @@ An error carries its facts as attributes, so that a caller never parses a messag
 
 from __future__ import annotations
 
+import re
+from typing import ClassVar
+
 __all__ = [
     "ConfigurationError",
     "DeclarationError",
@@ -30,6 +34,7 @@ __all__ = [
     "InputNotCommitted",
     "MedallionError",
     "PartitionBlocked",
+    "PlanOutdated",
     "RevisionRefused",
     "SourceError",
     "SourceIncomplete",
@@ -47,9 +52,19 @@ __all__ = [
 class MedallionError(Exception):
     """Base of all errors of the engine."""
 
+    failure_class: ClassVar[str] = "configuration"
+    """What is at fault, in one word: ``source``, ``gate``, ``code``, ``storage``, ``fence`` or ``configuration``."""
+
+    @property
+    def code(self) -> str:
+        """Names the kind of error in records: the name of its class, as ``SOURCE_MISSING``."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).upper()
+
 
 class DeclarationError(MedallionError):
     """A table, contract or rule is declared wrongly."""
+
+    failure_class = "code"
 
 
 class ConfigurationError(MedallionError):
@@ -86,6 +101,8 @@ _STANDS = "Nothing was published; the previous version stands, if there was one.
 
 class SourceError(_AtPartition):
     """The landing zone cannot give a partition what it needs."""
+
+    failure_class = "source"
 
 
 class SourceMissing(SourceError):
@@ -132,6 +149,8 @@ class SourceUnreadable(SourceError):
 class InputNotCommitted(_AtPartition):
     """A partition that this one is built from has no committed version."""
 
+    failure_class = "source"
+
     def __init__(self, table: str, partition: str, missing: tuple[tuple[str, str, str], ...]) -> None:
         self.missing = missing
         first = "; ".join(f"{name} {key} ({why})" for name, key, why in missing[:3])
@@ -147,6 +166,8 @@ class InputNotCommitted(_AtPartition):
 class TransformFailed(_AtPartition):
     """The feed's own transform raised."""
 
+    failure_class = "code"
+
     def __init__(self, table: str, partition: str, error: BaseException) -> None:
         self.error = error
         super().__init__(
@@ -161,6 +182,8 @@ class TransformFailed(_AtPartition):
 class RevisionRefused(_AtPartition):
     """A feed of a lower revision tried to replace what a higher one published."""
 
+    failure_class = "fence"
+
     def __init__(self, table: str, partition: str, mine: int, live: int) -> None:
         self.mine, self.live = mine, live
         super().__init__(
@@ -173,6 +196,8 @@ class RevisionRefused(_AtPartition):
 
 class PartitionBlocked(_AtPartition):
     """The gate refused a partition."""
+
+    failure_class = "gate"
 
     def __init__(self, table: str, partition: str, reasons: tuple[str, ...]) -> None:
         self.reasons = reasons
@@ -188,6 +213,8 @@ class PartitionBlocked(_AtPartition):
 class Superseded(_AtPartition):
     """Another attempt committed this partition after this one had started."""
 
+    failure_class = "fence"
+
     def __init__(self, table: str, partition: str, seen: int, live: int) -> None:
         self.seen, self.live = seen, live
         super().__init__(
@@ -201,9 +228,13 @@ class Superseded(_AtPartition):
 class HeldCandidate(_AtPartition):
     """A partition's blocked candidate cannot be approved or discarded."""
 
+    failure_class = "gate"
+
 
 class StorageFailed(_AtPartition):
     """The store did not take or give something. The one error that may be gone at the next try."""
+
+    failure_class = "storage"
 
     def __init__(self, table: str, partition: str, reason: str, *, published: bool = False) -> None:
         self.reason, self.published = reason, published
@@ -219,5 +250,22 @@ class StorageFailed(_AtPartition):
         )
 
 
+class PlanOutdated(MedallionError):
+    """What a plan was made of has moved on, so that it may no longer say what it would do and why."""
+
+    failure_class = "fence"
+
+    def __init__(self, plan: str, moved: tuple[str, ...]) -> None:
+        self.plan, self.moved = plan, moved
+        more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
+        super().__init__(
+            f"plan {plan} is outdated: {'; '.join(moved[:3])}{more}. Nothing was executed. Make it again and execute "
+            "that (medallion execute PLANFILE --replan), or execute it as it stands (medallion execute PLANFILE "
+            "--accept)."
+        )
+
+
 class TableUnreadable(MedallionError):
     """The lake holds something that this version of the engine cannot read."""
+
+    failure_class = "storage"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Committed:
     """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
     acknowledgement`` or ``superseded``; None if there was none. ``committed without acknowledgement`` also if it was
     this attempt's own commit whose acknowledgement was lost, and that was found in the log."""
+    at: dt.datetime | None = None
+    """When it was committed, as the commit itself says."""
 
     @property
     def verdict(self) -> Verdict:

@@ -16,6 +16,7 @@ again.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -110,6 +111,7 @@ class Publication:
                 replaced.version,
                 before.verdict if before is not None else None,
                 self.unacknowledged.get(key),
+                None if replaced.at is None else dt.datetime.fromtimestamp(replaced.at / 1000, dt.UTC),
             )
         return outcomes
 

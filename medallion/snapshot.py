@@ -58,12 +58,14 @@ class Replaced:
         superseded: the partitions that another attempt had committed meanwhile; nothing of them was published.
         epochs: of the partitions that were committed, as they stand by this commit.
         recovered: whether the acknowledgement of the commit was lost, and the log told of it.
+        at: when it was committed, in milliseconds since 1970, as the commit itself says.
     """
 
     version: int | None
     superseded: Mapping[str, Superseded]
     epochs: Mapping[str, int]
     recovered: bool = False
+    at: int | None = None
 
 
 @dataclass(eq=False)
@@ -91,6 +93,11 @@ class Snapshot:
     def files(self) -> Mapping[str, tuple[DataFile, ...]]:
         """The live files by partition key."""
         return _Files(self)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The live files' paths and sizes in bytes, whoever wrote them."""
+        return dict(self.actions.select("path", "size_bytes").iter_rows()) if self.actions.height else {}
 
     def batch_id(self, key: str) -> str | None:
         """The batch that the live files of a partition carry; None if there are none."""
@@ -177,6 +184,7 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
         self._path, self._folder = snapshot.path, snapshot.folder
         self._actions = snapshot.actions
         self._rows: dict[str, list[int]] = {}
+        self._seen: dict[str, tuple[DataFile, ...]] = {}
         column = snapshot.partition.column
         if not column or self._actions.is_empty():
             keys = [Whole.KEY] * self._actions.height
@@ -186,7 +194,9 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
             self._rows.setdefault(key, []).append(row)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
-        return tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+        if key not in self._seen:
+            self._seen[key] = tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+        return self._seen[key]
 
     def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
         named = parse_name(action["path"])
