@@ -88,8 +88,10 @@ def _operation(chain: list[Table]) -> dg.AssetsDefinition:
                 keys = _keys(context, table) if asked else _to_read_again(context, chain, table, run.lake)
                 if not keys:
                     continue
+                built_from = reporting.provenance(context.instance, table)
                 report = refine(table, keys, replace(run, landing=landing.open()) if table.source else run)
-                yield from reporting.events(context, table, report if asked else reporting.news(report), run.lake)
+                news = report if asked else reporting.news(report)
+                yield from reporting.events(context, table, news, run.lake, built_from)
                 context.log.info(reporting.summary(report))
                 if report.refused:
                     failed.append(reporting.failure(report))
