@@ -25,7 +25,10 @@ __all__ = ["Settings", "cli", "main"]
 
 _COMMANDS: Mapping[str, str] = {
     "clean": "medallion.commands.look",
+    "execute": "medallion.commands.backfill",
     "inspect": "medallion.commands.look",
+    "plan": "medallion.commands.backfill",
+    "replay": "medallion.commands.backfill",
     "summary": "medallion.commands.look",
 }
 """Where each command is; a function of the command's name."""

@@ -1,4 +1,4 @@
-"""What a plan is expected to cost: rows and bytes from what is live, time from what past attempts took.
+"""What a plan is expected to cost: rows and bytes from what is live or delivered, time from what attempts took.
 
 An estimate decides nothing but where a range is cut: when it is executed, the real sizes are known, and a slice that
 turns out too large is cut again.
@@ -6,7 +6,7 @@ turns out too large is cut again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,7 +29,7 @@ class Slice:
 
     Attributes:
         partitions: how many, from where the slice before ended.
-        rows: estimated rows of the result; None if nothing is known.
+        rows: estimated rows that are read; None if nothing is known.
         bytes: estimated bytes in memory; None if nothing is known.
     """
 
@@ -38,63 +38,93 @@ class Slice:
     bytes: int | None
 
 
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if None in known else sum(each for each in known if each is not None)
+
+
 class Estimates:
     """Rows, bytes and time of partitions, each table after those that it is built from."""
 
     def __init__(self, survey: Survey) -> None:
         """Estimate from a look at the lake."""
         self._survey = survey
-        self._rows: dict[str, dict[str, int]] = {}
-        self._means: dict[str, float | None] = {}
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._known: dict[str, dict[str, int | None]] = {}
+        self._means: dict[str, int | None] = {}
+        self._densities: dict[str, float | None] = {}
 
     def of(
         self, table: Table, keys: Sequence[str], limit: int, *, newest_first: bool = False
     ) -> tuple[tuple[Slice, ...], float | None]:
         """The slices of some partitions, given oldest first, and the time they take in seconds; None if unknown."""
-        bytes_of = self._bytes(table, keys)
-        rows = {key: self._rows_of(table.path, key) for key in keys}
-        ordered = list(reversed(keys)) if newest_first else list(keys)
-        slices = []
-        for piece in in_slices(ordered, lambda key: bytes_of[key] or 0, limit):
-            known_rows, known_bytes = [rows[key] for key in piece], [bytes_of[key] for key in piece]
-            slices.append(
-                Slice(
-                    len(piece),
-                    None if None in known_rows else sum(each or 0 for each in known_rows),
-                    None if None in known_bytes else sum(each or 0 for each in known_bytes),
-                )
-            )
+        rows = {key: self._rows_read(table, key) for key in keys}
+        weights = {key: self._bytes(table, key, rows[key]) for key in keys}
+        ordered = keys[::-1] if newest_first else keys
+        slices = [
+            Slice(len(piece), _sum(rows[key] for key in piece), _sum(weights[key] for key in piece))
+            for piece in in_slices(ordered, lambda key: weights[key] or 0, limit)
+        ]
         pace = self._paces.get(table.path)
         return tuple(slices), None if pace is None else round(pace * len(keys), 3)
 
-    def _rows_of(self, path: str, key: str) -> int | None:
-        """Rows that are live, or as many as the table's partitions have on average; None if it has none."""
-        snapshot = self._survey.snapshots[path]
-        if path not in self._rows:
-            self._rows[path] = {each: snapshot.rows(each) for each in snapshot.files}
-            known = [rows for rows in self._rows[path].values() if rows]
-            self._means[path] = sum(known) / len(known) if known else None
-        mean = self._means[path]
-        return self._rows[path].get(key, None if mean is None else round(mean))
-
-    def _bytes(self, table: Table, keys: Sequence[str]) -> dict[str, int | None]:
-        basis = self._survey.bases[table.path]
+    def _bytes(self, table: Table, key: str, rows: int | None) -> int | None:
         if table.layer == "bronze":
-            sizes = self._survey.landing.present(table) if self._survey.landing is not None else {}
-            return {key: bytes_of_file(table, sizes[key][0]) if key in sizes else None for key in keys}
-        found: dict[str, int | None] = {}
-        for key in keys:
-            unknown: list[str] = []
+            size = self._sizes_of(table).get(key)
+            return None if size is None else bytes_of_file(table, size)
+        return None if rows is None else bytes_of_rows(self._survey.bases[table.path], rows)
 
-            def rows(path: str, each: str, unknown: list[str] = unknown) -> int:
-                known = self._rows_of(path, each)
-                if known is None:
-                    unknown.append(path)
-                return known or 0
+    def _rows_read(self, table: Table, key: str) -> int | None:
+        """Rows of a source file, or of the inputs."""
+        if table.layer == "bronze":
+            return self._rows_of(table, key)
+        unknown: list[str] = []
 
-            weight = bytes_of_rows(basis, rows_read(basis, key, rows))
-            found[key] = None if unknown else weight
-        return found
+        def rows(source: Table, each: str) -> int:
+            known = self._rows_of(source, each)
+            if known is None:
+                unknown.append(each)
+            return known or 0
+
+        found = rows_read(table, key, rows)
+        return None if unknown else found
+
+    def _rows_of(self, table: Table, key: str) -> int | None:
+        """Rows of a partition: that are live, or as many as the table's partitions have on average.
+
+        Of a table that holds nothing yet, as many as are read to make it; None for gold, which sums them up.
+        """
+        if table.path not in self._known:
+            snapshot = self._survey.snapshots[table.path]
+            live = {each: snapshot.rows(each) for each in snapshot.files}
+            counts = [rows for rows in live.values() if rows]
+            self._known[table.path] = dict(live)
+            self._means[table.path] = round(sum(counts) / len(counts)) if counts else None
+        known = self._known[table.path]
+        if key not in known:
+            known[key] = self._means[table.path]
+            if known[key] is None and table.layer == "bronze":
+                known[key] = self._rows_of_file(table, key)
+            elif known[key] is None and table.layer == "silver":
+                known[key] = self._rows_read(table, key)
+        return known[key]
+
+    def _sizes_of(self, table: Table) -> dict[str, int]:
+        landing = self._survey.landing
+        if table.path not in self._sizes:
+            present = landing.present(table) if landing is not None else {}
+            self._sizes[table.path] = {key: size for key, (size, _) in present.items()}
+        return self._sizes[table.path]
+
+    def _rows_of_file(self, table: Table, key: str) -> int | None:
+        size = self._sizes_of(table).get(key)
+        landing = self._survey.landing
+        if size is None or landing is None:
+            return 0 if key in table.closed else None
+        if table.path not in self._densities:
+            self._densities[table.path] = landing.density(table, key)
+        density = self._densities[table.path]
+        return None if density is None else round(size * density)
 
     @cached_property
     def _paces(self) -> dict[str, float]:

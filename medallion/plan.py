@@ -124,7 +124,7 @@ class TablePlan:
 
     @property
     def rows(self) -> int | None:
-        """Estimated rows; None if nothing is known of a slice."""
+        """Estimated rows that are read; None if nothing is known of a slice."""
         return _total(each.rows for each in self.slices)
 
     @property
@@ -385,7 +385,10 @@ class _Planning:
             if lacks and Cause.ASKED_FOR not in {reason.cause for reason in reasons}:
                 waiting[key] = lacks
             else:
-                chosen[key] = reasons
+                # What a missing partition lacks is made by the plan as well.
+                chosen[key] = tuple(
+                    Reason(each.cause) if each.cause is Cause.MISSING and not lacks else each for each in reasons
+                )
         return chosen
 
     def _selected(self, table: Table, state: PartitionState) -> tuple[Reason, ...]:

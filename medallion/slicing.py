@@ -41,22 +41,22 @@ def bytes_of_file(table: Table, size: int) -> int:
 
 def bytes_of_rows(basis: Basis, rows: int) -> int:
     """What a partition that is made of that many rows of its inputs takes in memory."""
-    columns = max((len(p.snapshot.schema) for p in basis.inputs.values()), default=1)
-    return rows * max(columns, 1) * _VALUE
+    declared = len(basis.table.schema.columns) if basis.table.schema is not None else 1
+    columns = max((len(p.snapshot.schema) for p in basis.inputs.values()), default=0)
+    return rows * (columns or declared) * _VALUE
 
 
-def rows_read(basis: Basis, key: str, rows: Callable[[str, str], int]) -> int:
+def rows_read(table: Table, key: str, rows: Callable[[Table, str], int]) -> int:
     """How many rows of its inputs a partition is made of; a reference is read once for all and does not count.
 
     Args:
-        basis: what the table is built from.
+        table: whose partition it is.
         key: the partition.
-        rows: how many rows a partition of an input has, by the input's table and key.
+        rows: how many rows a partition of an input has.
     """
-    cut = basis.table.partition
     return sum(
-        rows(pinned.snapshot.path, each)
-        for pinned in basis.inputs.values()
-        if not isinstance(pinned.input.table.partition, Whole) or isinstance(cut, Whole)
-        for each in pinned.input.keys_for(cut, key)
+        rows(each.table, one)
+        for each in table.inputs.values()
+        if not isinstance(each.table.partition, Whole) or isinstance(table.partition, Whole)
+        for one in each.keys_for(table.partition, key)
     )

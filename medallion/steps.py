@@ -152,10 +152,11 @@ class RefinedSteps:
 
     def slices(self, keys: Sequence[str]) -> Iterator[list[str]]:
         """Cut by estimated bytes in memory, and so that the raw files of a slice have the same columns."""
-        snapshots = {pinned.snapshot.path: pinned.snapshot for pinned in self.basis.inputs.values()}
+        snapshots = {pinned.input.table.path: pinned.snapshot for pinned in self.basis.inputs.values()}
 
         def weigh(key: str) -> int:
-            return bytes_of_rows(self.basis, rows_read(self.basis, key, lambda path, each: snapshots[path].rows(each)))
+            rows = rows_read(self.table, key, lambda source, each: snapshots[source.path].rows(each))
+            return bytes_of_rows(self.basis, rows)
 
         groups: dict[tuple[str, ...], list[str]] = {}
         closed = [key for key in keys if self._closed(key) is not None]

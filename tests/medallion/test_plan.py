@@ -364,7 +364,7 @@ def test_planning_writes_nothing(built: Run, shop: Shop):
     land_orders(built, SECOND, orders_of(SECOND)[:2])
 
     def files() -> dict[str, int]:
-        return {str(path): path.stat().st_mtime_ns for path in built.lake.root.rglob("*")}  # type: ignore[misc]
+        return {str(path): path.stat().st_mtime_ns for path in built.lake.root.rglob("*")}
 
     before = files()
     make(shop, built)
