@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_duckdb import DuckDBResource
 
 from assets import report as reporting
+from assets.backfill import PLAN_TAG
 from assets.specs import asset_key, asset_spec, partitions_definition, quarantine_spec
 from checks.translate import check_specs
 from medallion.errors import MedallionError
@@ -129,6 +130,7 @@ def _run(context: dg.AssetExecutionContext, lake: LakeResource, database: DuckDB
         run_id=context.run.run_id,
         started_at=dt.datetime.now(dt.UTC),
         connect=database.get_connection,
+        plan_id=context.run.tags.get(PLAN_TAG),
     )
 
 
