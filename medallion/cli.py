@@ -26,6 +26,7 @@ __all__ = ["Settings", "cli", "main"]
 _COMMANDS: Mapping[str, str] = {
     "clean": "medallion.commands.look",
     "inspect": "medallion.commands.look",
+    "quarantine": "medallion.commands.quarantine",
     "summary": "medallion.commands.look",
     "verify": "medallion.commands.prove",
 }

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from medallion.identity import Basis
 from medallion.outcomes import Committed, Report
 from medallion.project import Project
 from medallion.quarantine import outstanding
@@ -58,7 +59,7 @@ def replay_refused(
     asked = tuple(dict.fromkeys(each.partition for each in found))
     reports = list(_upstream(project, run, table, asked)) if asked else []
     mine = refine(table, asked, run)
-    changed = {table.path: _committed(mine)}
+    changed = {table.path: set(mine.committed)}
     reports += [mine, *_downstream(project, run, table, changed)]
     freed = {
         key: released(outcome.was, outcome.verdict).total()
@@ -66,10 +67,6 @@ def replay_refused(
         if isinstance(outcome, Committed)
     }
     return Replayed(table.path, tuple(reports), asked, {key: rows for key, rows in freed.items() if rows})
-
-
-def _committed(report: Report) -> set[str]:
-    return {key for key, outcome in report.outcomes.items() if isinstance(outcome, Committed)}
 
 
 def _upstream(project: Project, run: Run, table: Table, keys: Collection[str]) -> Iterator[Report]:
@@ -102,10 +99,18 @@ def _downstream(project: Project, run: Run, table: Table, changed: dict[str, set
             continue
         read = [given for given in each.inputs.values() if changed.get(given.table.path)]
         keys = [key for key in each.partition.keys() if any(_reads(given, each, key, changed) for given in read)]  # noqa: SIM118
+        keys = _buildable(each, run, keys)
         if keys:
             report = refine(each, keys, run)
-            changed[each.path] = _committed(report)
+            changed[each.path] = set(report.committed)
             yield report
+
+
+def _buildable(table: Table, run: Run, keys: Collection[str]) -> list[str]:
+    """Without the partitions that were never built and still lack another input."""
+    live = run.lake.pin(table.path, table.partition).files
+    basis = Basis.pin(table, lambda each: run.lake.pin(each.path, each.partition))
+    return [key for key in keys if key in live or not basis.missing(key)]
 
 
 def _reads(given: Input, table: Table, key: str, changed: dict[str, set[str]]) -> bool:
