@@ -25,8 +25,11 @@ __all__ = ["Settings", "cli", "main"]
 
 _COMMANDS: Mapping[str, str] = {
     "clean": "medallion.commands.look",
+    "execute": "medallion.commands.backfill",
     "inspect": "medallion.commands.look",
+    "plan": "medallion.commands.backfill",
     "quarantine": "medallion.commands.quarantine",
+    "replay": "medallion.commands.backfill",
     "summary": "medallion.commands.look",
     "verify": "medallion.commands.prove",
 }

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from medallion.quarantine import Group
-    from medallion.release import Replayed
     from medallion.tables import Table
 
 __all__ = ["quarantine"]
+
+_partitions = click.argument("partitions", nargs=-1, metavar="[FROM..TO | KEY...]")
 
 
 @click.group()
@@ -33,7 +34,7 @@ def quarantine() -> None:
 
 @quarantine.command("list")
 @click.argument("table", required=False)
-@click.argument("partitions", required=False, metavar="[FROM..TO]")
+@_partitions
 @click.option("--rule", help="Only rows that this rule refuses.")
 @click.option(
     "--by", type=click.Choice(["rule", "table", "day", "age"]), default="rule", show_default=True,
@@ -42,14 +43,13 @@ def quarantine() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_obj
 def list_(
-    settings: Settings, table: str | None, partitions: str | None, rule: str | None, by: str, *, as_json: bool
+    settings: Settings, table: str | None, partitions: tuple[str, ...], rule: str | None, by: str, *, as_json: bool
 ) -> None:
     """Outstanding rows by rule, table, day or age, with their owners, and the command that replays them."""
-    from medallion.partitions import keys_between
     from medallion.quarantine import Grouping, grouped, outstanding
 
     project, lake = settings.project(), settings.lake()
-    keys = keys_between(project.table(table).partition, partitions) if table and partitions else None
+    keys = project.table(table).partition.select(partitions) if table and partitions else None
     now = dt.datetime.now(dt.UTC)
     found = outstanding(project, lake, [table] if table else None, rule=rule, keys=keys)
     groups = grouped(found, Grouping(by), now)
@@ -123,13 +123,13 @@ def _age(age: dt.timedelta) -> str:
 
 @quarantine.command()
 @click.argument("table")
-@click.argument("partitions", required=False, metavar="[FROM..TO]")
+@_partitions
 @click.option("--rule", help="Only rows that this rule refuses.")
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="Rows to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a row.")
 @click.pass_obj
 def show(
-    settings: Settings, table: str, partitions: str | None, rule: str | None, limit: int, *, as_json: bool
+    settings: Settings, table: str, partitions: tuple[str, ...], rule: str | None, limit: int, *, as_json: bool
 ) -> None:
     """The refused rows themselves: source file and row, every reason, and the values as they came.
 
@@ -155,16 +155,14 @@ def show(
     console.print(f"{count.item():,} rows. {more}".rstrip())
 
 
-def _where(settings: Settings, table: str, partitions: str | None) -> tuple[Table, tuple[str, ...] | None]:
-    from medallion.partitions import keys_between
-
+def _where(settings: Settings, table: str, partitions: tuple[str, ...]) -> tuple[Table, tuple[str, ...] | None]:
     declared = settings.project().table(table)
-    return declared, keys_between(declared.partition, partitions) if partitions else None
+    return declared, declared.partition.select(partitions) if partitions else None
 
 
 @quarantine.command()
 @click.argument("table")
-@click.argument("partitions", required=False, metavar="[FROM..TO]")
+@_partitions
 @click.option("--rule", help="Only rows that this rule refuses.")
 @click.option(
     "--to",
@@ -176,7 +174,7 @@ def _where(settings: Settings, table: str, partitions: str | None) -> tuple[Tabl
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.pass_obj
 def export(
-    settings: Settings, table: str, partitions: str | None, rule: str | None, file: Path, *, force: bool
+    settings: Settings, table: str, partitions: tuple[str, ...], rule: str | None, file: Path, *, force: bool
 ) -> None:
     """Write refused rows to a file, for whoever mends them. They stay in the quarantine."""
     from medallion.quarantine import export_rows, refused_rows
@@ -188,52 +186,45 @@ def export(
 
 @quarantine.command()
 @click.argument("table")
-@click.argument("partitions", required=False, metavar="[FROM..TO]")
+@_partitions
 @click.option("--rule", help="Only partitions in which this rule refuses rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.pass_obj
-def replay(settings: Settings, table: str, partitions: str | None, rule: str | None, *, as_json: bool) -> None:
+def replay(
+    settings: Settings, table: str, partitions: tuple[str, ...], rule: str | None, *, dry_run: bool, as_json: bool
+) -> None:
     """Replay just the partitions that hold refused rows, with what they are made of and what is made of them.
 
     Sources and reference tables that were mended are taken in first. Partitions for which nothing has changed are left
     as they are, and their rows stay refused. The exit status is 1 if a partition could not be put in place.
     """
+    from rich.console import Console
+
+    from medallion.reading import plan_as_text, report_as_dict, report_as_text
     from medallion.refine import Run
-    from medallion.release import replay_refused
+    from medallion.release import plan_release, release
 
     declared, keys = _where(settings, table, partitions)
     run = Run(settings.lake(), settings.landing(), run_id="medallion quarantine replay")
-    found = replay_refused(settings.project(), run, declared, rule=rule, keys=keys)
-    if as_json:
-        click.echo(json.dumps(_told(found), indent=2))
-    else:
-        _print_replayed(found)
-    sys.exit(0 if found.complete else 1)
-
-
-def _told(found: Replayed) -> dict[str, object]:
-    return {
-        "table": found.table,
-        "asked": found.asked,
-        "released": found.released,
-        "committed": {each.table: list(each.committed) for each in found.reports if each.committed},
-        "refused": {
-            each.table: {key: str(error) for key, error in each.errors.items()}
-            for each in found.reports
-            if each.refused
-        },
-    }
-
-
-def _print_replayed(found: Replayed) -> None:
-    if not found.asked:
-        click.echo(f"{found.table} has no such rows; nothing was done.")
+    project, console = settings.project(), Console(highlight=False)
+    made = plan_release(project, run, declared, rule=rule, keys=keys)
+    if made is None:
+        click.echo("null" if as_json else f"{table} has no such rows; nothing was done.")
         return
-    for each in found.reports:
-        changed = each.committed
-        some = "" if not changed else f": {changed[0]}" if len(changed) == 1 else f": {changed[0]} to {changed[-1]}"
-        click.echo(f"{each.table}: {len(changed)} of {len(each.outcomes)} partitions made anew{some}")
-        for error in each.errors.values():
-            click.echo(f"  {error}", err=True)
-    rows, days = sum(found.released.values()), len(found.released)
-    click.echo(f"{rows:,} rows of {days} partitions have left the quarantine of {found.table}.")
+    if dry_run:
+        if as_json:
+            click.echo(made.to_json())
+        else:
+            console.print(plan_as_text(made, project))
+        return
+    found = release(made, project, run)
+    if as_json:
+        tables = [report_as_dict(each) for each in found.reports]
+        click.echo(json.dumps({"plan": made.id, "released": found.released, "tables": tables}, indent=2))
+    else:
+        for each in found.reports:
+            console.print(report_as_text(each))
+        rows, count = sum(found.released.values()), len(found.released)
+        console.print(f"{rows:,} rows have left the quarantine of {table}, in {count:,} partitions.")
+    sys.exit(0 if found.complete else 1)

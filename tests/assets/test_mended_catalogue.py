@@ -7,11 +7,10 @@ import pytest
 
 from medallion import ledger
 from medallion.lake import Lake
-from medallion.partitions import keys_between
 from medallion.project import Project, load_project
 from medallion.quarantine import outstanding, refused_rows
 from medallion.refine import Run, refine
-from medallion.release import replay_refused
+from medallion.release import plan_release, release
 from medallion.sources import LandingZone
 from medallion.verify import verify
 
@@ -55,7 +54,7 @@ def test_a_product_that_is_added_to_the_catalogue_releases_its_sales_and_no_othe
 
     project, run = load_project("assets.feeds"), Run(Lake(tmp_path / "lake", durable=False), LandingZone(landing))
     transactions = project.table("silver/transactions")
-    days = keys_between(transactions.partition, asked)
+    days = transactions.partition.select([asked])
     _build(project, run, days)
     refused = refused_rows(run.lake, transactions, rule=RULE).collect()
     assert refused.height == unknown
@@ -69,7 +68,9 @@ def test_a_product_that_is_added_to_the_catalogue_releases_its_sales_and_no_othe
     known = catalogue.filter(pl.col("department") == "GROCERY").head(1)
     added = known.with_columns(product_id=pl.lit(ADDED).cast(catalogue.schema["product_id"]))
     pl.concat([catalogue, added]).write_parquet(landing / "products.parquet")
-    found = replay_refused(project, run, transactions, rule=RULE)
+    made = plan_release(project, run, transactions, rule=RULE)
+    assert made is not None
+    found = release(made, project, run)
 
     assert found.complete
     assert found.released == dict.fromkeys(its_days, 1)

@@ -20,9 +20,10 @@ from medallion.gate import Gate
 from medallion.project import Project
 from medallion.quarantine import Grouping, described, export_rows, grouped, outstanding, refused_rows
 from medallion.refine import Run
-from medallion.release import replay_refused
+from medallion.release import Release, plan_release, release
 from medallion.released import refused_by_reasons, released
 from medallion.severity import ERROR
+from medallion.tables import Table, silver
 from medallion.verdict import Finding, Verdict
 from tests.builders import (
     DAYS,
@@ -66,6 +67,12 @@ def counts(shop: Shop, run: Run, **only: Any) -> dict[tuple[str, str], int]:
     found = outstanding(Project(shop.tables), run.lake, **only)
     assert {each.table for each in found} <= {"silver/orders"}
     return {(each.partition, each.rule): each.rows for each in found}
+
+
+def released_by(run: Run, table: Table, tables: tuple[Table, ...], **only: Any) -> Release:
+    made = plan_release(Project(tables), run, table, **only)
+    assert made is not None
+    return release(made, Project(tables), run)
 
 
 def test_outstanding_rows_are_counted_by_partition_and_rule(shop, run):
@@ -148,14 +155,14 @@ def test_refused_rows_are_exported_and_stay(shop, run, tmp_path, name):
 def test_a_mended_catalogue_releases_exactly_the_rows_that_it_knows_now(shop, run):
     before, daily = names_of(shop.orders, run), names_of(shop.daily, run)
     land_products(run, {**PRODUCTS, 98: "NEW"})
-    found = replay_refused(Project(shop.tables), run, shop.orders, rule=UNKNOWN)
+    found = released_by(run, shop.orders, shop.tables, rule=UNKNOWN)
     assert found.complete
-    assert (found.asked, found.released) == ((FIRST, SECOND), {SECOND: 1})
+    assert found.released == {SECOND: 1}
     assert [day for day in DAYS if names_of(shop.orders, run)[day] != before[day]] == [SECOND]
     assert [day for day in DAYS if names_of(shop.daily, run)[day] != daily[day]] == [SECOND]
     assert 17 in rows_of(pin(shop.orders, run), SECOND).get_column("order_id")
     assert counts(shop, run) == {(FIRST, UNKNOWN): 2, (FIRST, ZERO): 1, (THIRD, ZERO): 1}
-    committed = {each.table: each.committed for each in found.reports}
+    committed = {each.table: each.committed for each in found.reports if each.committed}
     assert committed == {
         "bronze/products": ("all",),
         "silver/products": ("all",),
@@ -168,7 +175,7 @@ def test_a_mended_catalogue_releases_exactly_the_rows_that_it_knows_now(shop, ru
 
 def test_a_mended_source_releases_its_rows_and_the_ledger_says_why(shop, run):
     land_orders(run, FIRST, [*orders_of(FIRST), order(7, 1), order(8, 99, 0)])
-    found = replay_refused(Project(shop.tables), run, shop.orders, keys=[FIRST])
+    found = released_by(run, shop.orders, shop.tables, keys=[FIRST])
     assert found.released == {FIRST: 1}
     assert counts(shop, run, keys=[FIRST]) == {(FIRST, UNKNOWN): 1, (FIRST, ZERO): 1}
     told = ledger.latest(run.lake).row(
@@ -189,14 +196,12 @@ def test_a_rule_that_was_taken_back_releases_its_rows(run):
         quantity: int = field(ge=0)
         price: float = field(ge=0)
 
-    from medallion.tables import silver
-
     @silver(raw=more.raw_orders, contract=Order, key=["order_id"], partition=more.orders.partition, partitionwise=True)
     def orders(raw: pl.LazyFrame) -> pl.LazyFrame:
         """Typed orders."""
         return raw
 
-    found = replay_refused(Project((more.raw_products, more.products, more.raw_orders, orders)), run, orders, rule=ZERO)
+    found = released_by(run, orders, (more.raw_products, more.products, more.raw_orders, orders), rule=ZERO)
     assert found.released == {THIRD: 1}  # the one of the first day is of an unknown product as well
     told = ledger.latest(run.lake).filter(pl.col("pipeline_name") == "silver/orders").sort("partition")
     assert told.get_column("reason").drop_nulls().to_list() == [f"released 1 row ({ZERO} 1): the contract changed"]
@@ -204,20 +209,20 @@ def test_a_rule_that_was_taken_back_releases_its_rows(run):
 
 def test_a_replay_of_rows_for_which_nothing_has_changed_writes_nothing(shop, run):
     before = pin(shop.orders, run).version
-    found = replay_refused(Project(shop.tables), run, shop.orders)
-    assert (found.asked, found.released) == ((FIRST, SECOND, THIRD), {})
-    assert [each.committed for each in found.reports] == [()]
+    found = released_by(run, shop.orders, shop.tables)
+    assert found.released == {}
+    assert {each.committed for each in found.reports} == {()}
     assert pin(shop.orders, run).version == before
 
 
-def test_a_replay_where_nothing_is_refused_does_nothing(shop, run):
-    found = replay_refused(Project(shop.tables), run, shop.orders, keys=[LAST])
-    assert (found.complete, found.asked, found.released) == (True, (), {})
+def test_where_nothing_is_refused_there_is_nothing_to_replay(shop, run):
+    assert plan_release(Project(shop.tables), run, shop.orders, keys=[LAST]) is None
+    assert plan_release(Project(shop.tables), run, shop.products) is None
 
 
 def test_a_replay_that_is_blocked_says_so_and_nothing_is_released(shop, run):
     land_orders(run, FIRST, [order(1), order(7, 99), order(8, 99, 0)])
-    found = replay_refused(Project(shop.tables), run, shop.orders, rule=UNKNOWN)
+    found = released_by(run, shop.orders, shop.tables, rule=UNKNOWN)
     assert not found.complete
     assert found.released == {}
     assert counts(shop, run, keys=[FIRST]) == {(FIRST, UNKNOWN): 2, (FIRST, ZERO): 1}
@@ -226,7 +231,7 @@ def test_a_replay_that_is_blocked_says_so_and_nothing_is_released(shop, run):
 def test_a_source_file_that_is_no_longer_in_the_landing_zone_is_not_missed(shop, run, tmp_path):
     (tmp_path / "landing/orders" / f"{SECOND}.csv").unlink()
     land_products(run, {**PRODUCTS, 98: "NEW"})
-    found = replay_refused(Project(shop.tables), run, shop.orders, rule=UNKNOWN)
+    found = released_by(run, shop.orders, shop.tables, rule=UNKNOWN)
     assert found.complete
     assert found.released == {SECOND: 1}
 
