@@ -201,7 +201,7 @@ def replay(
     """
     from rich.console import Console
 
-    from medallion.reading import plan_as_text, report_as_dict, report_as_text
+    from medallion.reading import plan_as_text, ranges, report_as_dict, report_as_text
     from medallion.refine import Run
     from medallion.release import plan_release, release
 
@@ -225,6 +225,7 @@ def replay(
     else:
         for each in found.reports:
             console.print(report_as_text(each))
-        rows, count = sum(found.released.values()), len(found.released)
-        console.print(f"{rows:,} rows have left the quarantine of {table}, in {count:,} partitions.")
+        at = ", ".join(ranges(found.released, declared.partition.keys())[:3]) or "none"
+        more = ", ..." if len(found.released) > 3 else ""
+        console.print(f"Rows released from the quarantine of {table}: {sum(found.released.values()):,}; at {at}{more}")
     sys.exit(0 if found.complete else 1)
