@@ -26,12 +26,17 @@ __all__ = ["Settings", "cli", "main", "only_partition"]
 _COMMANDS: Mapping[str, str] = {
     "approve": "medallion.commands.held",
     "clean": "medallion.commands.look",
+    "diff": "medallion.commands.recover",
     "discard": "medallion.commands.held",
     "execute": "medallion.commands.backfill",
     "inspect": "medallion.commands.look",
+    "ledger": "medallion.commands.standing",
     "plan": "medallion.commands.backfill",
     "quarantine": "medallion.commands.quarantine",
     "replay": "medallion.commands.backfill",
+    "restore": "medallion.commands.recover",
+    "savepoint": "medallion.commands.recover",
+    "status": "medallion.commands.standing",
     "summary": "medallion.commands.look",
     "verify": "medallion.commands.prove",
 }

@@ -44,8 +44,12 @@ POINTS = (
     "settled",
     "acknowledged",
     "dagster told",
+    "restore recorded",
+    "restore table done",
+    "restore verified",
+    "restore settled",
 )
-"""In the order of the path."""
+"""In the order of the path; then those of a restore."""
 
 _ANY = "any"
 _SPEC = re.compile(

@@ -121,7 +121,12 @@ class Lake:
             with self._lock:
                 handle = self._newest(path) if version is None else self._table(folder, version)
                 return self._snapshot(handle, path, partition)
-        except TableNotFoundError:
+        except TableNotFoundError as error:
+            if version is not None:  # deltalake (1.6) says so too of a version whose log entries have expired
+                raise TableUnreadable(
+                    f"{path} at {folder} cannot be opened at version {version}: its log does not reach back so far. "
+                    "Nothing was read or written. Choose a later version, or a savepoint."
+                ) from error
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
             check_reachable(self.root, error)
@@ -234,7 +239,7 @@ class Lake:
             tip = self.pin(snapshot.path, snapshot.partition)
         what = "quarantine" if snapshot.path.startswith("quarantine/") else "table"
         self._check_schema(tip, replacement)
-        publish_files(replacement.files, snapshot.folder, durable=self.durable)
+        self._write_files(snapshot, replacement)
         reach(f"{what} files written")
         replaced = self._commit(snapshot, tip, replacement, metadata, seen)
         if replaced.version is not None:
@@ -243,6 +248,10 @@ class Lake:
             self._sync(snapshot, replaced.version, next(iter(replaced.epochs)))
             reach(f"{what} log synced")
         return replaced
+
+    def _write_files(self, snapshot: Snapshot, replacement: Replacement) -> None:
+        if not replacement.standing:
+            publish_files(replacement.files, snapshot.folder, durable=self.durable)
 
     def append(
         self, path: str, rows: pl.DataFrame, *, metadata: Mapping[str, Any], replacing: Collection[str] = ()
@@ -332,7 +341,7 @@ class Lake:
                 return Replaced(None, superseded, {})
             if time.time() - written > _FRESH:
                 # Whoever cleans the lake from another host may have taken the files of an attempt that slept so long.
-                publish_files(replacement.files, tip.folder, durable=self.durable)
+                self._write_files(tip, replacement)
             now = _milliseconds()
             try:
                 return Replaced(self._write(tip, replacement, metadata, raised, now), superseded, raised, at=now)

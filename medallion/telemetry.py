@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from medallion import ledger
 from medallion.attempts import COMMITTED, AttemptRecord, Recoveries
+from medallion.differences import DIFFERS, RECONCILED
 from medallion.evidence import Evidence, EvidenceReader
 from medallion.lake import Lake
 from medallion.log import Commit
@@ -32,6 +33,7 @@ __all__ = [
     "held_row",
     "live_row",
     "recovered_rows",
+    "recovery_rows",
     "settled_rows",
     "source_position",
     "tell",
@@ -242,6 +244,8 @@ def commit_rows(
                     row |= _released(before, evidence)
                 else:
                     row = _without_release(row)
+            if restored := commit.metadata.get("restore"):
+                row["reason"] = restored["reason"] or None
             was[key] = evidence
             rows.append(row)
     return rows
@@ -262,6 +266,8 @@ def live_row(table: Table, evidence: Evidence, at: dt.datetime) -> Row:
 
 
 def _status_of(commit: Commit) -> str:
+    if commit.metadata.get("restore"):
+        return "restored"
     return "approved" if commit.metadata.get("approval") else "committed"
 
 
@@ -328,3 +334,34 @@ def recovered_rows(
                 }
             )
     return found
+
+
+def recovery_rows(told: Mapping[str, Any]) -> list[Row]:
+    """A row for each table that a restore was about, when it has ended.
+
+    Args:
+        told: how it has ended, as the log of restores keeps it.
+    """
+    decided, completed = (dt.datetime.fromisoformat(told[name]) for name in ("decided_at", "completed_at"))
+    return [
+        {
+            "pipeline_name": path,
+            "partition": scope,
+            "attempt": told["id"],
+            "status": "recovered",
+            "recovered_by": f"restore {told['number']}",
+            "reason": f"{told['outcome']}: {told['target']}: {told['reason']}".rstrip(": "),
+            "started_at": decided,
+            "completed_at": completed,
+            "pipeline_run_id": told["run_id"],
+            "target_version": told["versions"].get(path),
+            "recovery_scope": scope,
+            "replay_volume": told["volume"][path],
+            "recovery_started_at": decided,
+            "recovery_completed_at": completed,
+            "rto_observed": (completed - decided).total_seconds(),
+            "reconciliation_status": DIFFERS if told["differences"] or told["overtaken"] else RECONCILED,
+        }
+        for path, scope in told["scope"].items()
+        if scope
+    ]
