@@ -92,14 +92,13 @@ def _operation(chain: list[Table]) -> dg.AssetsDefinition:
             wanted = {table: keys for table, keys in wanted.items() if keys}
             if any(table.source for table in wanted):
                 run = replace(run, landing=landing.open())
-            before = {table: reporting.provenance(context.instance, table) for table in wanted}
             failed = []
+            built_from = {table: reporting.provenance(context.instance, table) for table in wanted}
             for table, report in refine_all(wanted, run).items():
-                # Dagster hears of a source that this run has read only now, just before what was refined from it.
-                own_source = any(each.table in wanted for each in table.inputs.values())
-                built_from = reporting.provenance(context.instance, table) if own_source else before[table]
+                # What this very run has made of its other tables has been told meanwhile.
+                known = built_from[table] | reporting.provenance(context.instance, table, among=chain)
                 told = report if asked[table] else reporting.news(report)
-                yield from reporting.events(context, table, told, run.lake, built_from)
+                yield from reporting.events(context, table, told, run.lake, known)
                 context.log.info(reporting.summary(report))
                 if report.refused:
                     failed.append(reporting.failure(report))

@@ -5,7 +5,7 @@ Dagster is the witness. Everything here comes from outcomes; nothing decides.
 
 import base64
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,14 +37,20 @@ Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]
 _CHART_POINTS = 28
 
 
-def provenance(instance: dg.DagsterInstance, table: Table) -> dict[str, str]:
+def provenance(instance: dg.DagsterInstance, table: Table, among: Collection[Table] | None = None) -> dict[str, str]:
     """What a table is about to be built from, as Dagster knows it: the tags by which it sees that an input has changed.
 
     To be asked before the inputs are pinned. What is told of an input later counts as a change: rather a partition that
     is shown as out of date and is not than the other way round.
+
+    Args:
+        instance: which is asked.
+        table: the table.
+        among: only of these inputs; of all if not given.
     """
     found: dict[str, str] = {}
-    keys = [dependency.asset_key for dependency in dependencies(table)]
+    wanted = None if among is None else {asset_key(each) for each in among}
+    keys = [each.asset_key for each in dependencies(table) if wanted is None or each.asset_key in wanted]
     newest = {each.asset_entry.asset_key: each.asset_entry for each in instance.get_asset_records(keys)} if keys else {}
     for key in keys:
         record = newest[key].last_materialization_record if key in newest else None
