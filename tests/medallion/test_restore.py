@@ -20,8 +20,9 @@ from medallion.past_states import at_time, at_version, of_savepoint
 from medallion.project import Project
 from medallion.rebuilding import contradictions, rebuild
 from medallion.refine import Run, refine
-from medallion.restore import INCOMPLETE, RECOVERED, ROLLED_BACK, Restored, plan, restore, resume
+from medallion.restore import INCOMPLETE, RECOVERED, ROLLED_BACK, Restored, restore, resume
 from medallion.restore_intents import open_intent, settled
+from medallion.restore_plan import plan
 from tests.builders import (
     DAYS,
     FIRST,
