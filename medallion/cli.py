@@ -26,9 +26,14 @@ __all__ = ["Settings", "cli", "main"]
 _COMMANDS: Mapping[str, str] = {
     "clean": "medallion.commands.look",
     "diff": "medallion.commands.recover",
+    "execute": "medallion.commands.backfill",
     "inspect": "medallion.commands.look",
+    "ledger": "medallion.commands.standing",
+    "plan": "medallion.commands.backfill",
+    "replay": "medallion.commands.backfill",
     "restore": "medallion.commands.recover",
     "savepoint": "medallion.commands.recover",
+    "status": "medallion.commands.standing",
     "summary": "medallion.commands.look",
     "verify": "medallion.commands.prove",
 }

@@ -45,6 +45,7 @@ __all__ = [
     "content_of",
     "create",
     "drop",
+    "newest",
     "pinned_files",
     "pinned_versions",
     "read",
@@ -279,6 +280,23 @@ def savepoints(lake: Lake) -> list[Savepoint]:
         with suppress(FileNotFoundError):  # dropped meanwhile
             found.append(Savepoint.from_json(path.read_bytes(), path))
     return sorted(found, key=lambda each: (each.moment, each.name))
+
+
+def newest(lake: Lake) -> Savepoint | None:
+    """The savepoint that was written last; None if there is none. The others are not read.
+
+    Raises:
+        SavepointRefused: if it is damaged.
+    """
+    written: list[tuple[int, Place]] = []
+    for path in (lake.root / _FOLDER).glob("*.json"):
+        if not path.name.startswith("."):
+            with suppress(FileNotFoundError):  # dropped meanwhile
+                written.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(written, key=lambda each: each[0], reverse=True):
+        with suppress(FileNotFoundError):
+            return Savepoint.from_json(path.read_bytes(), path)
+    return None
 
 
 def read(lake: Lake, name: str) -> Savepoint:
