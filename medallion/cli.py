@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "cli", "main"]
 
 _COMMANDS: Mapping[str, str] = {
+    "backup": "medallion.commands.backup",
     "clean": "medallion.commands.look",
     "inspect": "medallion.commands.look",
+    "promote": "medallion.commands.backup",
+    "recover": "medallion.commands.backup",
+    "retention": "medallion.commands.retention",
     "summary": "medallion.commands.look",
+    "vacuum": "medallion.commands.retention",
 }
 """Where each command is; a function of the command's name."""
 

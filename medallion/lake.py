@@ -26,6 +26,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from medallion.errors import ConfigurationError, StorageFailed, Superseded, TableUnreadable, UnknownTable
 from medallion.failpoints import reach
+from medallion.horizon import read_horizon, table_properties
+from medallion.isolation import check_publishes
 from medallion.log import (
     CHECKPOINT_INTERVAL,
     FORMAT,
@@ -38,6 +40,7 @@ from medallion.log import (
 )
 from medallion.objects import ObjectPath, conceal
 from medallion.partitions import Partitioning, Whole
+from medallion.recoverable import check_readable
 from medallion.snapshot import Replaced, Replacement, Snapshot
 from medallion.staging import publish_files
 from medallion.store import Place, check_reachable, open_place, relative, sync, table_options, tables
@@ -56,10 +59,8 @@ _FRESH = 3600.0
 """Seconds after which prepared files are written again before they are committed."""
 _FAULTS = 3
 """Tries if nothing got in the way: then it is the store that does not take the commit."""
-_CONFIGURATION = {
-    "delta.logRetentionDuration": "interval 30 days",
-    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-}
+_CHECKPOINT = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+"""Old entries are left to ``medallion vacuum``, which knows what savepoints need of them."""
 
 
 class Lake:
@@ -105,6 +106,7 @@ class Lake:
 
         Raises:
             TableUnreadable: if there is a log that cannot be read, or the table is cut in another way.
+            NotRecoverable: if there is no such version any more, or not yet.
             ConfigurationError: if a file lies where a folder of the table should be.
         """
         folder = self.root / path
@@ -120,9 +122,13 @@ class Lake:
                 handle = self._newest(path) if version is None else self._table(folder, version)
                 return self._snapshot(handle, path, partition)
         except TableNotFoundError:
+            if version is not None:
+                check_readable(self.root, path, version)
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
             check_reachable(self.root, error)
+            if version is not None:
+                check_readable(self.root, path, version)
             reason = conceal(str(error).splitlines()[0])
             raise TableUnreadable(
                 f"{path} at {folder} cannot be opened: {reason}. Nothing was written. Restore its _delta_log from a "
@@ -187,6 +193,7 @@ class Lake:
         Raises:
             UnknownTable: if there is no such table, with those that there are.
             TableUnreadable: if it cannot be read at that version.
+            NotRecoverable: if there is no such version any more, or not yet.
         """
         folder = self.root / path
         if not self._is_table(folder):
@@ -194,6 +201,8 @@ class Lake:
         try:
             columns = self._table(folder, version).metadata().partition_columns
         except (DeltaError, OSError) as error:
+            if version is not None:
+                check_readable(self.root, path, version)
             at = "" if version is None else f" at version {version}"
             reason = conceal(str(error).splitlines()[0])
             raise TableUnreadable(f"{path} at {folder} cannot be opened{at}: {reason}") from error
@@ -217,7 +226,9 @@ class Lake:
         Raises:
             TableUnreadable: the table's columns have other types than the files'.
             StorageFailed: the store does not take the files or the commit; it says whether anything was published.
+            IsolatedCopy: the lake is a copy from a backup that has not been promoted.
         """
+        check_publishes(self.root)
         seen = snapshot.epochs(replacement.batches)
         tip = snapshot
         if snapshot.version is None:
@@ -301,7 +312,7 @@ class Lake:
         told = {"format": FORMAT, **metadata, "batches": dict(replacement.batches)}
         version = int(tip.version or 0) + 1
         # deltalake would read the table again after each commit, to see whether a checkpoint is due: here it is told.
-        hooks = None if (version + 1) % CHECKPOINT_INTERVAL == 0 else _NO_HOOKS
+        hooks = _CHECKPOINT if (version + 1) % CHECKPOINT_INTERVAL == 0 else _NO_HOOKS
         with self._lock:
             handle = self._newest(tip.path)
             if handle.version() != tip.version:
@@ -332,7 +343,10 @@ class Lake:
                 mode="error",
                 partition_by=[column] if column else [],
                 description=note(),
-                configuration=_CONFIGURATION,
+                configuration={
+                    **table_properties(read_horizon(self.root)),
+                    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+                },
                 storage_options=self._options,
             )
             if self.durable:
@@ -344,6 +358,34 @@ class Lake:
                 reason = f"the table could not be made: {conceal(' '.join(str(error).split()))}"
                 raise StorageFailed(snapshot.path, next(iter(replacement.batches)), reason) from error
         return self.pin(snapshot.path, snapshot.partition)
+
+    def configure(self, path: str, properties: Mapping[str, str]) -> bool:
+        """Set properties of a table that is there; whether any differed. Each that differs is a commit of its own.
+
+        Raises:
+            StorageFailed: if the log does not take it.
+        """
+        reason = ""
+        for _ in range(_FAULTS):
+            try:
+                with self._lock:
+                    handle = self._newest(path)
+                    if all(handle.metadata().configuration.get(name) == value for name, value in properties.items()):
+                        return False
+                    handle.alter.set_table_properties(dict(properties))
+                return True
+            except (DeltaError, OSError) as error:  # somebody's commit got in the way, or an answer was lost
+                reason = conceal(" ".join(str(error).split()))
+        raise StorageFailed(path, "properties", reason)
+
+    def checkpoint(self, path: str, version: int) -> None:
+        """Write a checkpoint of an earlier version, so that it can be read without the entries before it.
+
+        What ``_last_checkpoint`` names stays, as long as it names a later one (deltalake 1.6).
+        """
+        self._table(self.root / path, version).create_checkpoint()
+        if self.durable:
+            sync_log(self.root / path, version - 1, version)
 
     def _check_schema(self, snapshot: Snapshot, replacement: Replacement) -> None:
         """Delta would take any files; so types are compared here, before a log entry can name them."""
