@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 from medallion.errors import MedallionError
 from medallion.failpoints import reach
 from medallion.lake import Lake, Snapshot
 from medallion.log import FORMAT, Commit, check_format, sync_log
+from medallion.processes import Process
 from medallion.store import Place, write_durably
 
 __all__ = [
@@ -45,9 +42,6 @@ SUPERSEDED = "superseded"
 _TELLING = (COMMITTED, SUPERSEDED, INTERRUPTED)
 _FOLDER = "_attempts"
 _SETTLED = "settled"
-_SAFE_AGE = 24 * 3600.0
-"""Seconds after which an attempt on another host is taken for dead. Whether its process lives cannot be seen from here;
-if it does, it is fenced like any other."""
 
 _live: set[str] = set()
 """The attempts that run in this process."""
@@ -77,12 +71,10 @@ class AttemptRecord:
     @property
     def is_alive(self) -> bool:
         """Whether the attempt may still be running."""
-        host, boot = _host()
-        if self.host != host:
-            return time.time() - self.started_at < _SAFE_AGE
-        if self.pid == os.getpid():
+        process = Process(self.host, self.boot, self.pid, self.born)
+        if process == Process.here():
             return self.attempt in _live
-        return self.boot == boot and self.born == _born(self.pid)
+        return process.may_live(self.started_at)
 
 
 @contextmanager
@@ -128,10 +120,9 @@ def attempting(
 
 
 def _record(target: Snapshot, attempt: str, run_id: str, keys: Sequence[str]) -> AttemptRecord:
-    host, boot = _host()
-    pid = os.getpid()
+    me = Process.here()
     return AttemptRecord(
-        attempt, run_id, target.path, tuple(keys), target.version, host, boot, pid, _born(pid), time.time()
+        attempt, run_id, target.path, tuple(keys), target.version, me.host, me.boot, me.pid, me.born, time.time()
     )
 
 
@@ -228,32 +219,3 @@ def _write(table: Place, record: AttemptRecord) -> None:
     path = folder / f"{record.attempt}.json"
     # Not flushed: after a power cut no attempt lives, and none needs a record to be told from a live one.
     write_durably(path, json.dumps({"format": FORMAT, **asdict(record)}).encode(), durable=False)
-
-
-@lru_cache(maxsize=1)
-def _host() -> tuple[str, str]:
-    boot = ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return socket.gethostname(), boot
-
-
-def _born(pid: int) -> str:
-    """When a process started, in ticks since the host did; empty if there is no such process.
-
-    Where the system does not tell (no ``/proc``), every process that exists counts as the one that is meant.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        state, *rest = stat.rpartition(")")[2].split()
-        return "" if state in "ZX" else rest[18]
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return ""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        pass
-    return "alive"

@@ -5,8 +5,8 @@ A backup holds every file once, under its SHA-256, and a manifest for each time 
     <backup>/objects/<first two>/<sha256>           bytes, written once
     <backup>/manifests/<time>-<its own digest>.json the files of one cut, and what its tables held
 
-The cut is consistent: tables are pinned downstream first, so that nothing in it is built from what it does not hold,
-and a table's files and log are those up to its pinned version. The manifest is written last; a backup that was
+The cut is consistent (``cut.py``): nothing in it is built from what it does not hold, and a table's files and log are
+those up to its pinned version. The manifest is written last; a backup that was
 interrupted has none, and the next one goes on with the bytes that are there.
 """
 
@@ -21,12 +21,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
+from medallion.cut import paths_of, take_cut
 from medallion.digests import digest
 from medallion.errors import BackupRefused
 from medallion.failpoints import reach
 from medallion.lake import Lake, Snapshot
 from medallion.log import FORMAT, check_format, named_files
 from medallion.project import Project
+from medallion.restore_intents import check_none_open
 from medallion.retention import pins
 from medallion.staging import in_parallel, parse_name
 from medallion.store import Place, open_place, relative, sync, tables, write_durably
@@ -50,6 +52,7 @@ _LOG_FILE = re.compile(r"([0-9]{20})\..+")
 _MANIFEST = re.compile(r"[0-9]{8}T[0-9]{12}Z-([0-9a-f]{32})\.json")
 _NEVER = frozenset({"_isolated.json", "_promoted.json"})
 _TRIES = 3
+_LOOKS = 20
 
 
 @dataclass(frozen=True)
@@ -163,12 +166,14 @@ def backup(
     Args:
         lake: the lake; it may be written to meanwhile.
         to: a folder outside of it, or ``s3://bucket/prefix``; made if it is not there.
-        project: the declared tables, for the order in which they are pinned if the lake does not stand still.
+        project: the declared tables, by whose lineage the cut is made; without it, the lake has to stand still.
         now: the time; that of the clock if not given.
 
     Raises:
         BackupRefused: if the backup would lie in the lake, or a file that the lake needs is missing.
         TableUnreadable: if a table cannot be read.
+        SavepointRefused: if a table and its quarantine do not come to agree.
+        RestoreUnfinished: if a restore is open.
         ConfigurationError: if the place cannot be used.
     """
     place = open_place(to)
@@ -235,6 +240,7 @@ class _Cut:
         self.documents = [*_documents(lake.root)]
         self.held = pins(lake)
         self.pinned = _pin(lake, project)
+        check_none_open(lake)  # after pinning: what a restore commits later is not in the cut
         self.tables = {path: measure_table(snapshot) for path, snapshot in sorted(self.pinned.items())}
         self._needed: dict[str, Place] = {}
 
@@ -303,18 +309,26 @@ def _below(root: Place) -> list[Place]:
 
 
 def _pin(lake: Lake, project: Project | None) -> dict[str, Snapshot]:
-    """Every table at one moment if none moves meanwhile, else downstream first."""
+    """Every table of the lake, at versions of which none is built from what the others lack.
+
+    Without declarations lineage is not known: then all tables are looked at until none moves between two looks.
+    """
     paths = [str(relative(folder, lake.root)) for folder in tables(lake.root)]
-    declared = [table.path for table in reversed(project.tables)] if project is not None else []
-    order = {"ops": 0, "gold": 1, "silver": 2, "quarantine": 3, "bronze": 4}
-    paths.sort(key=lambda path: (order.get(path.partition("/")[0], 0), declared.index(path) if path in declared else 0))
+    if project is not None:
+        declared = {path for table in project.tables for path in paths_of(table)}
+        found = {path: lake.open(path) for path in paths if path not in declared}
+        cut = take_cut(project, lake).snapshots
+        return found | {path: snapshot for path, snapshot in cut.items() if snapshot.version is not None}
     found = {path: lake.open(path) for path in paths}
-    for _ in range(_TRIES):
+    for _ in range(_LOOKS):
         again = {path: lake.open(path) for path in paths}
         if all(found[path].version == again[path].version for path in paths):
-            break
+            return found
         found = again
-    return found
+    raise BackupRefused(
+        f"the lake {lake.root} is being written to, and which of its tables is built from which is not known here. "
+        "Nothing was written. Run medallion backup in the project's folder, where pyproject.toml names the feeds."
+    )
 
 
 def measure_table(snapshot: Snapshot) -> TableCut:

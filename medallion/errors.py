@@ -15,6 +15,9 @@
     ├── PartitionBlocked        the gate refused a partition (raised only where a caller asks for an exception)
     ├── Superseded              another attempt committed this partition first
     ├── HeldCandidate           a blocked candidate cannot be approved or discarded
+    ├── SavepointRefused        a savepoint cannot be made, found, dropped or relied on
+    ├── RestoreRefused          a state cannot be made current again; nothing was changed
+    ├── RestoreUnfinished       a restore has begun and not ended; nothing is built on what it has half done
     ├── StorageFailed           the store did not take or give something: a full disk, an I/O error, no end of conflicts
     ├── Irrecoverable           a partition whose source bytes are gone, and which is recorded as a gap
     ├── IsolatedCopy            the lake is a copy from a backup, in which nothing is published
@@ -38,7 +41,10 @@ __all__ = [
     "MedallionError",
     "NotRecoverable",
     "PartitionBlocked",
+    "RestoreRefused",
+    "RestoreUnfinished",
     "RevisionRefused",
+    "SavepointRefused",
     "SourceError",
     "SourceIncomplete",
     "SourceMissing",
@@ -208,6 +214,40 @@ class Superseded(_AtPartition):
 
 class HeldCandidate(_AtPartition):
     """A partition's blocked candidate cannot be approved or discarded."""
+
+
+class SavepointRefused(MedallionError):
+    """A savepoint that cannot be made, found, dropped or relied on."""
+
+    def __init__(self, name: str, why: str, then: str) -> None:
+        self.name, self.why = name, why
+        super().__init__(f"savepoint {name!r} {why} {then}")
+
+
+class RestoreRefused(MedallionError):
+    """A state that cannot be made current again. It was found out before the first commit, so nothing has changed.
+
+    Attributes:
+        missing: data files that the state needs and that are gone or altered, relative to the lake.
+    """
+
+    def __init__(self, target: str, why: str, then: str, missing: tuple[str, ...] = ()) -> None:
+        self.target, self.why, self.missing = target, why, missing
+        super().__init__(f"{target} was not restored: {why} Nothing was changed. {then}")
+
+
+class RestoreUnfinished(MedallionError):
+    """A restore has begun and has not ended: some tables may hold the old state and others the new."""
+
+    def __init__(self, number: int, target: str, *, running: bool) -> None:
+        self.number, self.target, self.running = number, target, running
+        then = (
+            "Wait until it has ended, and try again."
+            if running
+            else "Complete it with `medallion restore --resume`, or take it back with `medallion restore --rollback`."
+        )
+        what = "is running" if running else "was interrupted"
+        super().__init__(f"the restore {number} to {target} {what}. Nothing was read or written. {then}")
 
 
 class StorageFailed(_AtPartition):

@@ -43,8 +43,12 @@ POINTS = (
     "settled",
     "acknowledged",
     "dagster told",
+    "restore recorded",
+    "restore table done",
+    "restore verified",
+    "restore settled",
 )
-"""In the order of the path."""
+"""In the order of the path; then those of a restore."""
 
 BACKUP_POINTS = ("backup listed", "backup copied", "copy marked", "copy filled", "copy verified")
 """In the order of a backup and of the restore of one."""

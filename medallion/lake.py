@@ -122,7 +122,7 @@ class Lake:
                 handle = self._newest(path) if version is None else self._table(folder, version)
                 return self._snapshot(handle, path, partition)
         except TableNotFoundError:
-            if version is not None:
+            if version is not None:  # deltalake (1.6) says so too of one whose log entries have expired
                 check_readable(self.root, path, version)
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
@@ -237,7 +237,7 @@ class Lake:
             tip = self.pin(snapshot.path, snapshot.partition)
         what = "quarantine" if snapshot.path.startswith("quarantine/") else "table"
         self._check_schema(tip, replacement)
-        publish_files(replacement.files, snapshot.folder, durable=self.durable)
+        self._write_files(snapshot, replacement)
         reach(f"{what} files written")
         replaced = self._commit(snapshot, tip, replacement, metadata, seen)
         if replaced.version is not None:
@@ -251,6 +251,10 @@ class Lake:
                     raise StorageFailed(snapshot.path, key, reason, published=True) from error
             reach(f"{what} log synced")
         return replaced
+
+    def _write_files(self, snapshot: Snapshot, replacement: Replacement) -> None:
+        if not replacement.standing:
+            publish_files(replacement.files, snapshot.folder, durable=self.durable)
 
     def _commit(
         self, pinned: Snapshot, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any],
@@ -270,7 +274,7 @@ class Lake:
                 return Replaced(None, superseded, {})
             if time.time() - written > _FRESH:
                 # Whoever cleans the lake from another host may have taken the files of an attempt that slept so long.
-                publish_files(replacement.files, tip.folder, durable=self.durable)
+                self._write_files(tip, replacement)
             try:
                 return Replaced(self._write(tip, replacement, metadata, raised), superseded, raised)
             except (DeltaError, OSError) as error:

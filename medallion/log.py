@@ -5,6 +5,7 @@ What belongs here: reading log entries and checkpoints, and flushing them. What 
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ __all__ = [
     "read_entry",
     "read_fences",
     "sync_log",
+    "version_at",
 ]
 
 FORMAT = 1
@@ -110,6 +112,29 @@ def read_commits(log: Place, since: int, version: int, *, partial: bool) -> list
             check_format(told.get("format", 0), f"the log entry {path}")
             found.append(Commit(each, told.get("attempt", ""), told.get("batches", {}), told))
     return found
+
+
+def version_at(log: Place, version: int, moment: dt.datetime) -> int | None:
+    """The last version that was committed by a moment, as the clocks of those who committed tell it.
+
+    Args:
+        log: of the table.
+        version: its newest one.
+        moment: with its time zone.
+
+    Returns:
+        -1 if there was no table yet; None if the log does not reach back so far.
+    """
+    for each in range(version, -1, -1):
+        try:
+            lines = (log / f"{each:020}.json").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return None
+        found = (json.loads(line)["commitInfo"] for line in lines if line.startswith(_COMMIT_INFO))
+        info: dict[str, int] = next(found, {})
+        if info.get("timestamp", 0) <= moment.timestamp() * 1000:
+            return each
+    return -1
 
 
 def find(commits: Sequence[Commit] | None, attempt: str, batches: Mapping[str, str]) -> int | None:

@@ -38,6 +38,7 @@ from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Superseded, Unchanged
 from medallion.partitions import Whole
 from medallion.publication import Prepared, Publication, reconcile
+from medallion.restore_intents import check_none_open
 from medallion.sources import LandingZone
 from medallion.staging import as_stored, stage
 from medallion.stale import contract_digest
@@ -116,12 +117,14 @@ def refine(table: Table, keys: Sequence[str], run: Run) -> Report:
         UnknownPartition: before anything is read or written, if the table does not have one of ``keys``.
         ConfigurationError: if bronze is asked for without a landing zone.
         IsolatedCopy: if the lake is a copy from a backup that has not been promoted.
+        RestoreUnfinished: if a restore is open: nothing is built on what it has half done.
     """
     for key in keys:
         table.partition.check(key)
     ordered = [key for key in table.partition.keys() if key in set(keys)]  # noqa: SIM118 - not a dictionary
     check_publishes(run.lake.root)
     attempt = Attempt(table, run)
+    check_none_open(run.lake)  # after pinning: so nothing that is pinned was written by a restore that is open
     settled = attempt.run(ordered)
     return Report(table.path, {key: settled[key] for key in ordered})
 

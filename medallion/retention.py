@@ -7,21 +7,20 @@ What belongs here: saying which versions of which tables must stay, and for whom
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from medallion.attempts import records
-from medallion.errors import TableUnreadable
 from medallion.evidence import Evidence
 from medallion.horizon import table_properties, write_horizon
 from medallion.lake import Lake
-from medallion.log import Listing, read_entry
+from medallion.log import Listing, read_entry, version_at
 from medallion.objects import ObjectPath
+from medallion.savepoints import savepoints
 from medallion.store import Place, relative, tables
 
-__all__ = ["Cutoff", "Pins", "cutoff_at", "held_candidates", "pins", "set_horizon", "version_at"]
+__all__ = ["Cutoff", "Pins", "cutoff_at", "held_candidates", "oldest_kept", "pins", "set_horizon"]
 
 Pins = Mapping[str, Mapping[int, tuple[str, ...]]]
 """By table: the versions that must stay however old they are, and who holds each."""
@@ -70,33 +69,30 @@ def cutoff_at(lake: Lake, now: dt.datetime, horizon: dt.timedelta) -> Cutoff:
     return cutoff
 
 
-def version_at(listing: Listing, moment: dt.datetime) -> tuple[int, dt.datetime]:
-    """The version of a table that was current at a moment, or its oldest, and since when it was.
+def oldest_kept(log: Place, listing: Listing, moment: dt.datetime) -> tuple[int, dt.datetime]:
+    """The version of a table that was current at a moment, or the oldest that its log leads to, and since when it was.
 
     Raises:
         ValueError: if an entry is damaged.
-        FileNotFoundError: if there is no log.
+        FileNotFoundError: if the log does not lead to its newest entry.
     """
     readable = listing.readable()
     if not readable or readable[-1] != listing.latest:
-        raise FileNotFoundError("the log does not lead to its newest entry")
-    since = dt.datetime.fromtimestamp(0, dt.UTC)
-    version = listing.latest
-    for each in reversed(readable):
-        if each not in listing.entries or each < version - 1:
-            break
-        since = dt.datetime.fromtimestamp(read_entry(listing.entries[each]).at / 1000, dt.UTC)
-        version = each
-        if since <= moment:
-            break
-    return version, since
+        raise FileNotFoundError(2, "the log does not lead to its newest entry", str(log))
+    version = version_at(log, listing.latest, moment)
+    if version is None or version < 0:
+        version = listing.latest
+        while version - 1 in listing.entries and version - 1 in readable:
+            version -= 1
+    return version, dt.datetime.fromtimestamp(read_entry(listing.entries[version]).at / 1000, dt.UTC)
 
 
 def pins(lake: Lake) -> Pins:
     """The versions that must stay however old they are.
 
     Raises:
-        TableUnreadable: if a savepoint or a held candidate cannot be read: then nobody can say what it holds.
+        SavepointRefused, TableUnreadable: if a savepoint or a held candidate is damaged: then nobody can say what it
+            holds.
     """
     found: dict[str, dict[int, tuple[str, ...]]] = defaultdict(dict)
 
@@ -104,33 +100,14 @@ def pins(lake: Lake) -> Pins:
         if version is not None:
             found[table][version] = (*found[table].get(version, ()), who)
 
-    for name, versions in _savepoints(lake.root):
-        for table, version in versions.items():
-            hold(table, version, f"savepoint {name}")
+    for each in savepoints(lake):
+        for table, saved in each.tables.items():
+            hold(table, saved.version, f"savepoint {each.name}")
     for evidence in held_candidates(lake):
         who = f"blocked candidate {evidence.table} {evidence.partition}"
-        for each in (*evidence.inputs.values(), *evidence.references.values()):
-            hold(each["table"], each.get("version"), who)
+        for read in (*evidence.inputs.values(), *evidence.references.values()):
+            hold(read["table"], read.get("version"), who)
     return found
-
-
-def _savepoints(root: Place) -> Iterator[tuple[str, Mapping[str, int | None]]]:
-    found: list[Place] = [*(root / "_savepoints").glob("*.json")]
-    for path in sorted(found, key=str):
-        if path.name.startswith("."):
-            continue
-        try:
-            yield (
-                path.stem,
-                {str(table): version for table, version in json.loads(path.read_bytes())["versions"].items()},
-            )
-        except FileNotFoundError:  # dropped meanwhile
-            continue
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TableUnreadable(
-                f"the savepoint {path} is damaged ({type(error).__name__}: {error}), so that it cannot be said what it "
-                "holds. Nothing was removed. Restore the file from a backup, or drop the savepoint."
-            ) from error
 
 
 def held_candidates(lake: Lake) -> Iterator[Evidence]:

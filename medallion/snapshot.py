@@ -1,6 +1,7 @@
 """A table as one version of its log describes it: what is live, how it is read, and how often it was committed.
 
-A snapshot is a value: it stays what it was when the table moves on. It is made by the lake alone.
+A snapshot is a value: it stays what it was when the table moves on. It is made by the lake, or, where the log has
+forgotten a version, from a savepoint that names its files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from medallion.store import Place, parquet_columns, scan_options
 if TYPE_CHECKING:
     from medallion.lake import Lake
 
-__all__ = ["Replaced", "Replacement", "Snapshot"]
+__all__ = ["Replaced", "Replacement", "Snapshot", "named_snapshot"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,13 @@ class Replacement:
         files: of the partitions; one without a file is emptied.
         batches: the batch id of every partition that is replaced.
         schema: of the files, the partition column included.
+        standing: whether the files lie there already and have been checked, so that none is written.
     """
 
     files: Sequence[tuple[Staged, DataFile]]
     batches: Mapping[str, str]
     schema: pl.Schema
+    standing: bool = False
 
     def without(self, keys: Collection[str]) -> Replacement:
         """The same for the other partitions."""
@@ -46,6 +49,7 @@ class Replacement:
             [pair for pair in self.files if pair[1].partition not in keys],
             {key: batch for key, batch in self.batches.items() if key not in keys},
             self.schema,
+            self.standing,
         )
 
 
@@ -168,6 +172,28 @@ class Snapshot:
             glob=False,
             **scan_options(self.folder),
         )
+
+
+def named_snapshot(newest: Snapshot, version: int | None, files: Mapping[str, Sequence[DataFile]]) -> Snapshot:
+    """A table with files that somebody else than its log names; its columns are the newest ones, which only get more.
+
+    Args:
+        newest: the table as it stands.
+        version: that held these files, if any.
+        files: by partition.
+    """
+    lake, path, partition, schema = newest.lake, newest.path, newest.partition, newest.schema
+    rows = [
+        {
+            "path": file.path,
+            "size_bytes": file.size,
+            "num_records": file.rows,
+            **({f"partition.{partition.column}": key} if partition.column else {}),
+        }
+        for key, some in files.items()
+        for file in some
+    ]
+    return Snapshot(lake, path, partition, version, schema, pl.DataFrame(rows))
 
 
 class _Files(Mapping[str, tuple[DataFile, ...]]):

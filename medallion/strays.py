@@ -1,6 +1,7 @@
 """What attempts that died have left on the disk, and how it is removed without touching what anybody needs.
 
 Needed, and never found here: files that any version in the log names, as live or as removed (those are for vacuum);
+those that a savepoint or an open restore names;
 refused rows of a live batch; everything of a partition at which a live attempt works; held candidates; the exact bytes
 of sources. All else is a stray once it has not been touched for a safe age.
 """
@@ -12,7 +13,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -23,6 +24,7 @@ from medallion.lake import Lake
 from medallion.log import named_files
 from medallion.objects import ObjectPath
 from medallion.partitions import Whole
+from medallion.savepoints import pinned_files
 from medallion.staging import parse_name
 from medallion.store import Place, relative, tables
 
@@ -63,8 +65,9 @@ def find_strays(lake: Lake, *, older_than: float = SAFE_HOURS) -> list[Stray]:
         older_than: hours for which it must not have been touched.
     """
     found: list[Stray] = []
+    pinned = pinned_files(lake)
     for folder in tables(lake.root):
-        found += _Folder(lake, folder).strays(older_than)
+        found += _Folder(lake, folder, pinned).strays(older_than)
     return found
 
 
@@ -108,7 +111,7 @@ def take(path: Place, before: float) -> bool:
 class _Folder:
     """The folder of one table."""
 
-    def __init__(self, lake: Lake, folder: Place) -> None:
+    def __init__(self, lake: Lake, folder: Place, pinned: Mapping[str, set[str]]) -> None:
         self.lake, self.folder = lake, folder
         self.table = str(relative(folder, lake.root))
         # Listed before the log and the records are read, so that what is committed meanwhile is known to them.
@@ -116,7 +119,7 @@ class _Folder:
         known = self._records()
         self.dead = [each for each in known if not each.is_alive]
         self.busy = {key for each in known if each.is_alive for key in each.partitions}
-        self.named = named_files(folder / "_delta_log")
+        self.named = named_files(folder / "_delta_log").keys() | pinned.get(self.table, set())
         self.batches = _batches(self.named)
         # A quarantine is put back from the files of refused rows of the batches that are live in its table.
         layer, _, name = self.table.partition("/")

@@ -20,14 +20,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from medallion.attempts import records
-from medallion.errors import NotRecoverable, TableUnreadable
+from medallion.errors import TableUnreadable
 from medallion.evidence import EvidenceReader
 from medallion.horizon import read_horizon, shown_duration, table_properties
 from medallion.lake import Lake
 from medallion.log import FORMAT, Listing, list_log, named_files, read_entry
 from medallion.partitions import Whole
 from medallion.recoverable import RECORDS
-from medallion.retention import Cutoff, Pins, cutoff_at, pins, version_at
+from medallion.retention import Cutoff, Pins, cutoff_at, oldest_kept, pins
+from medallion.savepoints import pinned_files
 from medallion.staging import parse_name
 from medallion.store import Place, relative, sync, tables, write_durably
 from medallion.strays import take
@@ -141,17 +142,18 @@ def plan_vacuum(lake: Lake, now: dt.datetime, horizon: dt.timedelta | None = Non
         horizon: a recovery horizon to try; the lake's own if not given.
 
     Raises:
-        TableUnreadable: if a log, a savepoint or a held candidate is damaged: then nothing is taken from anything.
+        SavepointRefused, TableUnreadable: if a log, a savepoint or a held candidate is damaged: then nothing is taken
+            from anything.
     """
     horizon = read_horizon(lake.root) if horizon is None else horizon
     cutoff = cutoff_at(lake, now, horizon)
-    held = pins(lake)
+    held, saved = pins(lake), pinned_files(lake)
     # A quarantine is put back from the files of refused rows of whatever batch its table returns to: tables first.
     folders = sorted(tables(lake.root), key=lambda folder: (folder.parent.name == "quarantine", str(folder)))
     needed: dict[str, set[str]] = {}
     found = []
     for folder in folders:
-        each = _Table(lake, folder, cutoff, held)
+        each = _Table(lake, folder, cutoff, held, saved.get(str(relative(folder, lake.root)), set()))
         refusing = set().union(*(needed.get(f"{layer}/{each.name}", set()) for layer in ("silver", "gold")))
         found.append(each.plan(refusing if each.layer == "quarantine" else set()))
         needed[each.path] = each.batches
@@ -161,25 +163,23 @@ def plan_vacuum(lake: Lake, now: dt.datetime, horizon: dt.timedelta | None = Non
 class _Table:
     """One table, and what is needed of it."""
 
-    def __init__(self, lake: Lake, folder: Place, cutoff: Cutoff, held: Pins) -> None:
+    def __init__(self, lake: Lake, folder: Place, cutoff: Cutoff, held: Pins, pinned: set[str]) -> None:
         self.lake, self.folder, self.cutoff = lake, folder, cutoff
         self.path = str(relative(folder, lake.root))
         self.layer, _, self.name = self.path.partition("/")
         self.listing = list_log(folder / "_delta_log")
         try:
-            self.oldest, self.since = version_at(self.listing, cutoff.at)
+            self.oldest, self.since = oldest_kept(folder / "_delta_log", self.listing, cutoff.at)
         except (ValueError, FileNotFoundError) as error:
             raise _damaged(self.path, str(error)) from error
         self.readable = self.listing.readable()
-        self.held = {version: who for version, who in held.get(self.path, {}).items() if version < self.oldest}
-        for version, who in self.held.items():
-            if version not in self.readable:
-                raise NotRecoverable(
-                    self.path,
-                    version,
-                    f"{who[0]} holds it, and the log does not lead to it. See: medallion check-lake.",
-                )
-        self.needed = self._live(self.oldest, *self.held)
+        # A savepoint names its files itself, should the log have lost its version.
+        self.held = {
+            version: who
+            for version, who in held.get(self.path, {}).items()
+            if version < self.oldest and version in self.readable
+        }
+        self.needed = pinned | self._live(self.oldest, *self.held)
         for version in range(self.oldest + 1, self.listing.latest + 1):
             self.needed |= read_entry(self.listing.entries[version]).adds.keys()
 
@@ -265,7 +265,7 @@ def vacuum(lake: Lake, plan: Vacuum) -> Vacuumed:
     """Do what was announced, except for what has come to be needed since.
 
     Raises:
-        TableUnreadable: as :func:`plan_vacuum`.
+        SavepointRefused, TableUnreadable: as :func:`plan_vacuum`.
         StorageFailed: if a table does not take its retention properties.
     """
     for each in plan.tables:

@@ -18,12 +18,12 @@ from medallion.evidence import Evidence, EvidenceReader
 from medallion.gaps import irrecoverable
 from medallion.horizon import read_horizon, shown_duration
 from medallion.lake import Lake, Snapshot
-from medallion.log import Listing, list_log, read_entry
+from medallion.log import list_log, read_entry
 from medallion.partitions import Whole
 from medallion.project import Project
-from medallion.retention import Pins, pins, version_at
+from medallion.retention import Pins, oldest_kept, pins
 from medallion.sources import LandingZone
-from medallion.store import relative, tables
+from medallion.store import Place, relative, tables
 from medallion.tables import Table
 
 __all__ = ["WARN_AT", "HorizonReport", "Reach", "horizon_report"]
@@ -121,13 +121,14 @@ def horizon_report(
     found = []
     for folder in tables(lake.root):
         path = str(relative(folder, lake.root))
-        reach = _reach(path, list_log(folder / "_delta_log"), held, now - horizon)
+        reach = _reach(path, folder / "_delta_log", held, now - horizon)
         found.append(watched[path].add_to(reach, now, horizon) if path in watched else reach)
     return HorizonReport(now, horizon, tuple(found))
 
 
-def _reach(path: str, listing: Listing, held: Pins, cutoff: dt.datetime) -> Reach:
-    oldest, since = version_at(listing, dt.datetime.fromtimestamp(0, dt.UTC))
+def _reach(path: str, log: Place, held: Pins, cutoff: dt.datetime) -> Reach:
+    listing = list_log(log)
+    oldest, since = oldest_kept(log, listing, dt.datetime.fromtimestamp(0, dt.UTC))
     mine = {version: who for version, who in held.get(path, {}).items() if version < oldest}
     warnings: tuple[str, ...] = ()
     if oldest > 0 and since > cutoff:

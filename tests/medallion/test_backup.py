@@ -105,7 +105,7 @@ def test_an_earlier_manifest_can_be_restored(built, shop, place, tmp_path):
 
 
 def test_history_savepoints_candidates_and_records_come_back_with_the_lake(built, shop, place, tmp_path):
-    pinned = save(built.lake, "before")
+    pinned = save(shop, built.lake, "before")
     correct(shop, built, FIRST, "9")
     land_orders(built, SECOND, [order(n, 99) for n in range(1, 9)] + [order(9, 1)])
     assert isinstance(refine_all(shop, built)["silver/orders"].outcomes[SECOND], Blocked)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from medallion.cli import cli
 from medallion.digests import digest
-from medallion.errors import ConfigurationError, Irrecoverable, NotRecoverable, StorageFailed, TableUnreadable
+from medallion.errors import ConfigurationError, Irrecoverable, NotRecoverable, SavepointRefused, StorageFailed
 from medallion.evidence import EvidenceReader
 from medallion.gaps import close_gap, find_gaps, irrecoverable, record_gap
 from medallion.horizon import DEFAULT, parse_duration, read_horizon, shown_duration
@@ -26,6 +26,7 @@ from medallion.publication import reconcile
 from medallion.recoverable import last_vacuum, ranges
 from medallion.refine import Run, refine
 from medallion.retention import set_horizon
+from medallion.savepoints import create
 from medallion.store import relative, tables
 from medallion.strays import find_strays, remove_strays
 from medallion.vacuum import plan_vacuum, vacuum
@@ -64,13 +65,10 @@ def digest_at(lake: Lake, table: str, version: int | None = None) -> str:
     return digest(sorted(map(repr, rows.select(sorted(rows.columns)).iter_rows())))
 
 
-def save(lake: Lake, name: str) -> dict[str, int]:
-    """A savepoint of everything as it is now."""
-    versions = {table: lake.open(table).version or 0 for table in names(lake)}
-    folder = Path(str(lake.root)) / "_savepoints"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps({"format": 1, "name": name, "versions": versions}))
-    return versions
+def save(shop: Shop, lake: Lake, name: str) -> dict[str, int]:
+    """A savepoint of everything as it is now; the version of every table."""
+    made = create(Project(shop.tables), lake, name)
+    return {table: saved.version or 0 for table, saved in made.tables.items() if saved.version is not None}
 
 
 def correct(shop: Shop, run: Run, day: str, price: str) -> None:
@@ -92,7 +90,7 @@ def test_savepoints_read_alike_after_a_vacuum_past_the_horizon_and_other_version
 ):
     lake = built.lake
     correct(shop, built, FIRST, "3")
-    pinned = save(lake, "before-the-release")
+    pinned = save(shop, lake, "before-the-release")
     before = {table: digest_at(lake, table, version) for table, version in pinned.items()}
     for price in ("4", "5"):
         correct(shop, built, FIRST, price)
@@ -147,7 +145,7 @@ def test_nothing_within_the_horizon_is_taken(aged):
 
 
 def test_everything_that_the_log_still_names_as_live_has_its_evidence_after_vacuum_and_clean(aged, shop):
-    save(aged.lake, "kept")
+    save(shop, aged.lake, "kept")
     correct(shop, aged, FIRST, "6")
     vacuum(aged.lake, plan_vacuum(aged.lake, later()))
     then = time.time() - 90 * 86400
@@ -163,21 +161,23 @@ def test_everything_that_the_log_still_names_as_live_has_its_evidence_after_vacu
             assert all(read(snapshot.batch_id(key) or "") is not None for key in snapshot.files)
 
 
-def test_refused_rows_stay_as_long_as_their_batch_may_be_put_back(aged, shop):
-    """The quarantine can follow its table to a savepoint, although its own version then is long gone."""
-    save(aged.lake, "kept")
-    (path,) = (aged.lake.root / "_savepoints").glob("*.json")
-    told = json.loads(path.read_text())
-    del told["versions"]["quarantine/orders"]  # only the table itself is held
-    path.write_text(json.dumps(told))
-    version = told["versions"]["silver/orders"]
-    refused = rows_of(aged.lake.open("quarantine/orders"), FIRST)
-    land_orders(aged, FIRST, orders_of(FIRST))  # nothing to refuse
-    refine_all(shop, aged)
-    vacuum(aged.lake, plan_vacuum(aged.lake, later()))
-    DeltaTable(str(aged.lake.root / "silver/orders")).restore(version)
-    assert reconcile(shop.orders, Lake(aged.lake.root, durable=False), [FIRST], {"attempt": "test"}) == [FIRST]
-    assert rows_of(aged.lake.open("quarantine/orders"), FIRST).equals(refused)
+def test_refused_rows_stay_as_long_as_their_batch_may_be_put_back(built, shop):
+    """A blocked candidate holds a version of the table; the refused rows that belong to it are in another one."""
+    large = 2**63 - 1
+    land_orders(built, FIRST, [order(1, 1, large), order(2, 1, large), order(3, 99), order(4, 2)])
+    reports = refine_all(shop, built)  # the sum of both is below zero, and gold refuses it
+    assert isinstance(reports["gold/daily"].outcomes[FIRST], Blocked)
+    version = built.lake.open("silver/orders").version
+    refused = rows_of(built.lake.open("quarantine/orders"), FIRST)
+    assert refused.height == 1
+    land_orders(built, FIRST, [order(1, 1, large), order(2, 2)])  # nothing to refuse
+    refine(shop.raw_orders, [FIRST], built)
+    refine(shop.orders, [FIRST], built)
+    assert built.lake.open("quarantine/orders").batch_id(FIRST) is None
+    vacuum(built.lake, plan_vacuum(built.lake, later()))
+    DeltaTable(str(built.lake.root / "silver/orders")).restore(version)
+    assert reconcile(shop.orders, Lake(built.lake.root, durable=False), [FIRST], {"attempt": "test"}) == [FIRST]
+    assert rows_of(built.lake.open("quarantine/orders"), FIRST).equals(refused)
 
 
 def test_the_inputs_of_a_blocked_candidate_stay(built, shop):
@@ -230,11 +230,11 @@ def test_a_file_that_was_written_again_meanwhile_stays(aged):
     assert path.exists()
 
 
-def test_a_savepoint_that_cannot_be_read_stops_vacuum(aged):
-    save(aged.lake, "kept")
+def test_a_savepoint_that_cannot_be_read_stops_vacuum(aged, shop):
+    save(shop, aged.lake, "kept")
     (path,) = (aged.lake.root / "_savepoints").glob("*.json")
     path.write_text('{"versions": ')
-    with pytest.raises(TableUnreadable, match="Nothing was removed"):
+    with pytest.raises(SavepointRefused, match="is damaged"):
         plan_vacuum(aged.lake, later())
 
 

@@ -25,6 +25,7 @@ from medallion.backup import backup
 from medallion.held import approve
 from medallion.lake import Lake
 from medallion.outcomes import Outcome
+from medallion.project import Project
 from medallion.recovery import restore_backup
 from medallion.refine import refine
 from tests.protocol.shop import Shop, build, make_run
@@ -120,7 +121,7 @@ def until(condition: Any, seconds: float = 20) -> None:
 def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
     """Run an operation; what became of each partition of each table."""
     if operation == "backup":
-        backup(Lake(folder / "lake"), folder / "backup")
+        backup(Lake(folder / "lake"), folder / "backup", project=Project(Shop().tables))
         return {}
     if operation == "recover":
         restore_backup(folder / "backup", folder / "copy")

@@ -1,0 +1,398 @@
+"""Savepoints: what every table held at one consistent cut, written down once so that it can be made current again.
+
+A savepoint is one JSON document, ``<lake>/_savepoints/<name>.json``. It copies no rows: it names the data files of
+every partition, with the digests of their bytes, so that it can be relied on even when the log has forgotten the
+version. It protects its files from this engine's own cleaning, and not from a disk that is lost: that is what a backup
+is for.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import re
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from medallion.cut import outdated, paths_of, take_cut
+from medallion.digests import digest
+from medallion.errors import SavepointRefused, TableUnreadable
+from medallion.evidence import EvidenceReader
+from medallion.lake import Lake, Snapshot
+from medallion.log import FORMAT, check_format
+from medallion.partitions import Partitioning
+from medallion.project import Project
+from medallion.restore_intents import check_none_open, open_intent
+from medallion.snapshot import named_snapshot
+from medallion.staging import DataFile, parse_name
+from medallion.stale import contract_digest
+from medallion.store import Place, write_once
+from medallion.tables import Table
+
+__all__ = [
+    "AUTOMATIC",
+    "MANUAL",
+    "SavedTable",
+    "Savepoint",
+    "SourcePosition",
+    "automatic",
+    "content_of",
+    "create",
+    "drop",
+    "pinned_files",
+    "pinned_versions",
+    "read",
+    "savepoints",
+]
+
+MANUAL, AUTOMATIC = "manual", "automatic"
+KEEP = 10
+"""Automatic savepoints that are always kept, the newest."""
+KEEP_DAYS = 7.0
+"""Days for which an automatic savepoint is kept in any case."""
+
+_FOLDER = "_savepoints"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
+_PACKAGES = ("polars", "pandera", "deltalake", "duckdb")
+
+Files = Mapping[str, tuple[DataFile, ...]]
+
+
+@dataclass(frozen=True)
+class SourcePosition:
+    """How far a source had been taken in.
+
+    Attributes:
+        newest: the last partition that is committed; None if none is.
+        contiguous: the last one before which none is missing; None if the first one is.
+        sources: names the delivered files of all partitions by their bytes.
+    """
+
+    newest: str | None
+    contiguous: str | None
+    sources: str
+
+
+@dataclass(frozen=True)
+class SavedTable:
+    """One table of a savepoint.
+
+    Attributes:
+        version: of the Delta table; None if there was no table.
+        content: names what all partitions held: a digest of the sorted pairs of partition and content digest.
+        files: the data files by partition.
+        revision, transform, contract: of the declared code at that time; 0 and empty for a quarantine.
+        made_by: how many partitions each revision of the code had made.
+        position: of the source; of bronze only.
+    """
+
+    version: int | None
+    content: str
+    rows: int
+    files: Files = field(repr=False)
+    revision: int = 0
+    transform: str = ""
+    contract: str = ""
+    made_by: Mapping[str, int] = field(default_factory=dict)
+    position: SourcePosition | None = None
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """What every table held at one consistent cut.
+
+    Attributes:
+        name: never used for another state as long as it is there.
+        kind: ``manual`` or ``automatic``; the latter are dropped when they are old.
+        stale: partitions that were not what their inputs and code would have made of them, by table, with the reason.
+    """
+
+    name: str
+    kind: str
+    created_at: str
+    reason: str
+    run_id: str
+    tables: Mapping[str, SavedTable]
+    stale: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @cached_property
+    def moment(self) -> dt.datetime:
+        """When it was made."""
+        return dt.datetime.fromisoformat(self.created_at)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables."""
+        return sum(each.rows for each in self.tables.values())
+
+    def snapshot(self, lake: Lake, path: str, partition: Partitioning) -> Snapshot:
+        """A table as the savepoint names it, from the log or, where that has forgotten the version, from the savepoint.
+
+        Raises:
+            SavepointRefused: if the version holds something else than the savepoint says.
+        """
+        saved = self.tables[path]
+        try:
+            snapshot = lake.pin(path, partition, saved.version)
+        except TableUnreadable:  # its log entries have expired; the columns only ever become more
+            newest = lake.pin(path, partition)
+            return named_snapshot(newest, saved.version, saved.files)
+        if saved.version is None:
+            return Snapshot(lake, path, partition, None, snapshot.schema)
+        if content_of(snapshot.files) != saved.content:
+            raise SavepointRefused(
+                self.name,
+                f"and the data do not match: version {saved.version} of {path} holds {content_of(snapshot.files)[:12]} "
+                f"and the savepoint says {saved.content[:12]}; the table was made anew, or its log was altered. "
+                "Nothing was read or changed.",
+                "Choose another savepoint, or restore a backup.",
+            )
+        return snapshot
+
+    def to_json(self) -> bytes:
+        """The document; it names itself by a digest, so that a damaged one is told from a whole one."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain["tables"] = {path: _to_plain(table) for path, table in self.tables.items()}
+        return json.dumps({**plain, "digest": digest(plain)}, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: Place) -> Savepoint:
+        """Read a document.
+
+        Raises:
+            SavepointRefused: if it is damaged.
+            TableUnreadable: if a newer engine wrote it.
+        """
+        try:
+            plain = json.loads(data)
+            check_format(plain["format"], f"the savepoint at {where}")
+            if plain.pop("digest") != digest(plain):
+                raise ValueError("it is not what its own digest says")
+            plain["tables"] = {path: _from_plain(table) for path, table in plain["tables"].items()}
+            return cls(**plain)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SavepointRefused(
+                where.stem,
+                f"at {where} is damaged ({error}).",
+                "Move that file away; the tables are not touched by it.",
+            ) from error
+
+
+def create(
+    project: Project, lake: Lake, name: str, *, reason: str = "", run_id: str = "manual", kind: str = MANUAL,
+    now: dt.datetime | None = None,
+) -> Savepoint:  # fmt: skip
+    """Write down what every declared table holds, at one consistent cut.
+
+    Args:
+        project: the declared tables.
+        lake: where they lie. Its writers need not stop.
+        name: letters, digits, ``_``, ``.`` and ``-``; one that is there already is never overwritten.
+        reason: why, for people.
+        run_id: on whose behalf.
+        kind: ``manual`` or ``automatic``.
+        now: the time to write down.
+
+    Raises:
+        SavepointRefused: if the name is taken or unusable, or a table and its quarantine do not come to agree.
+        RestoreUnfinished: if a restore is open: there is no consistent cut before it has ended.
+    """
+    _check_name(name)
+    where = _path(lake, name)
+    if where.exists():
+        raise _taken(name)
+    cut = take_cut(project, lake)
+    check_none_open(lake)  # after pinning: what a restore commits later is not in the cut
+    savepoint = Savepoint(
+        name=name,
+        kind=kind,
+        created_at=(now or dt.datetime.now(dt.UTC)).isoformat(),
+        reason=reason,
+        run_id=run_id,
+        tables={
+            path: _saved(cut.snapshots[path], table if path == table.path else None)
+            for table in project.tables
+            for path in paths_of(table)
+        },
+        stale=outdated(project, cut.snapshots),
+        packages={each: importlib.metadata.version(each) for each in _PACKAGES},
+    )
+    where.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        write_once(where, savepoint.to_json(), durable=lake.durable)
+    except FileExistsError as error:
+        raise _taken(name) from error
+    return savepoint
+
+
+def automatic(
+    project: Project, lake: Lake, reason: str, *, run_id: str = "manual", keep: int = KEEP, days: float = KEEP_DAYS,
+    now: dt.datetime | None = None,
+) -> Savepoint:  # fmt: skip
+    """Make a savepoint before something that may have to be taken back, and drop old ones that were made like this.
+
+    An automatic savepoint is dropped when it is neither among the newest ``keep`` nor younger than ``days``. Those that
+    people made, and those that an open restore rests on, are never dropped here.
+
+    Args:
+        project: the declared tables.
+        lake: where they lie.
+        reason: what is about to happen.
+        run_id: on whose behalf.
+        keep: how many are kept in any case.
+        days: for how long one is kept in any case.
+        now: the time.
+
+    Raises:
+        SavepointRefused, RestoreUnfinished: see :func:`create`.
+    """
+    moment = now or dt.datetime.now(dt.UTC)
+    name = f"auto-{moment:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+    made = create(project, lake, name, reason=reason, run_id=run_id, kind=AUTOMATIC, now=moment)
+    known = [each for each in savepoints(lake) if each.kind == AUTOMATIC]
+    before = moment - dt.timedelta(days=days)
+    for each in known[: max(len(known) - keep, 0)]:
+        if each.moment < before and each.name != made.name:
+            _path(lake, each.name).unlink(missing_ok=True)
+    return made
+
+
+def savepoints(lake: Lake) -> list[Savepoint]:
+    """All savepoints, oldest first.
+
+    Raises:
+        SavepointRefused: if one is damaged.
+    """
+    found = []
+    for path in (lake.root / _FOLDER).glob("*.json"):
+        if path.name.startswith("."):
+            continue
+        with suppress(FileNotFoundError):  # dropped meanwhile
+            found.append(Savepoint.from_json(path.read_bytes(), path))
+    return sorted(found, key=lambda each: (each.moment, each.name))
+
+
+def read(lake: Lake, name: str) -> Savepoint:
+    """One savepoint.
+
+    Raises:
+        SavepointRefused: if there is none of that name, with those that there are, or it is damaged.
+    """
+    _check_name(name)
+    path = _path(lake, name)
+    try:
+        return Savepoint.from_json(path.read_bytes(), path)
+    except FileNotFoundError as error:
+        known = ", ".join(each.name for each in savepoints(lake)) or "none"
+        raise SavepointRefused(name, "is not there.", f"There are: {known}.") from error
+
+
+def drop(lake: Lake, name: str) -> Savepoint:
+    """Forget a savepoint. Its files are then kept no longer than the tables' own history.
+
+    Raises:
+        SavepointRefused: if there is none, or an open restore rests on it.
+    """
+    found = read(lake, name)
+    intent = open_intent(lake)
+    if intent is not None and name in {intent.savepoint, intent.savepoint_before}:
+        raise SavepointRefused(
+            name,
+            f"is needed by the restore {intent.number}, which has not ended.",
+            "Complete that first: medallion restore --resume.",
+        )
+    _path(lake, name).unlink(missing_ok=True)
+    return found
+
+
+def pinned_versions(lake: Lake) -> dict[str, set[int]]:
+    """The versions of each table that savepoints name."""
+    found: dict[str, set[int]] = {}
+    for each in savepoints(lake):
+        for path, table in each.tables.items():
+            if table.version is not None:
+                found.setdefault(path, set()).add(table.version)
+    return found
+
+
+def pinned_files(lake: Lake) -> dict[str, set[str]]:
+    """The data files that savepoints and an open restore need: by table, relative to it."""
+    found: dict[str, set[str]] = {}
+    for each in savepoints(lake):
+        for path, table in each.tables.items():
+            found.setdefault(path, set()).update(file.path for files in table.files.values() for file in files)
+    intent = open_intent(lake)
+    for path, files in intent.files().items() if intent is not None else ():
+        found.setdefault(path, set()).update(file.path for file in files)
+    return found
+
+
+def content_of(files: Files) -> str:
+    """Names what a table holds: a digest of the sorted pairs of partition and content digest."""
+    return digest(sorted((key, "+".join(sorted(file.digest for file in some))) for key, some in files.items()))
+
+
+def _saved(snapshot: Snapshot, table: Table | None) -> SavedTable:
+    files = dict(snapshot.files)
+    rows = sum(file.rows for some in files.values() for file in some)
+    if table is None:
+        return SavedTable(snapshot.version, content_of(files), rows, files)
+    evidence_of = EvidenceReader(snapshot.folder)
+    evidence = {key: evidence_of(some[0].batch_id) for key, some in files.items()}
+    made_by = Counter(str(each.revision) if each is not None else "unknown" for each in evidence.values())
+    position = None
+    if table.layer == "bronze":
+        keys = table.partition.keys()
+        missing = next((number for number, key in enumerate(keys) if key not in files), len(keys))
+        delivered = sorted((key, [s.sha256 for s in each.sources]) for key, each in evidence.items() if each)
+        newest = max((key for key in keys if key in files), key=keys.index, default=None)
+        position = SourcePosition(newest, keys[missing - 1] if missing else None, digest(delivered))
+    return SavedTable(
+        snapshot.version, content_of(files), rows, files, table.revision, table.transform_digest,
+        contract_digest(table), dict(made_by), position,
+    )  # fmt: skip
+
+
+def _to_plain(table: SavedTable) -> dict[str, Any]:
+    plain: dict[str, Any] = {name: getattr(table, name) for name in table.__dataclass_fields__}
+    plain["files"] = {key: [[f.path, f.rows, f.size] for f in some] for key, some in table.files.items()}
+    plain["position"] = vars(table.position) if table.position is not None else None
+    return plain
+
+
+def _from_plain(plain: dict[str, Any]) -> SavedTable:
+    files = {key: tuple(_file(key, *each) for each in some) for key, some in plain.pop("files").items()}
+    position = plain.pop("position")
+    return SavedTable(**plain, files=files, position=SourcePosition(**position) if position else None)
+
+
+def _file(key: str, path: str, rows: int, size: int) -> DataFile:
+    named = parse_name(path)
+    if named is None:
+        raise ValueError(f"{path} is no data file of this engine")
+    return DataFile(key, path, *named, rows, size)
+
+
+def _path(lake: Lake, name: str) -> Place:
+    return lake.root / _FOLDER / f"{name}.json"
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise SavepointRefused(
+            name, "cannot be called that.", "Use letters, digits, '_', '.' and '-', beginning with a letter or a digit."
+        )
+
+
+def _taken(name: str) -> SavepointRefused:
+    return SavepointRefused(
+        name, "is there already, and is never overwritten.", "Choose another name, or drop it first."
+    )
