@@ -25,6 +25,7 @@ __all__ = ["Settings", "cli", "main"]
 
 _COMMANDS: Mapping[str, str] = {
     "backup": "medallion.commands.backup",
+    "check-lake": "medallion.commands.damage",
     "clean": "medallion.commands.look",
     "inspect": "medallion.commands.look",
     "promote": "medallion.commands.backup",

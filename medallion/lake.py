@@ -30,10 +30,12 @@ from medallion.horizon import read_horizon, table_properties
 from medallion.isolation import check_publishes
 from medallion.log import (
     CHECKPOINT_INTERVAL,
+    FENCE,
     FORMAT,
     Commit,
     check_note,
     find,
+    mark,
     note,
     read_fences,
     sync_log,
@@ -41,7 +43,7 @@ from medallion.log import (
 from medallion.objects import ObjectPath, conceal
 from medallion.partitions import Partitioning, Whole
 from medallion.recoverable import check_readable
-from medallion.snapshot import Replaced, Replacement, Snapshot
+from medallion.snapshot import Replaced, Replacement, Snapshot, check_cut
 from medallion.staging import publish_files
 from medallion.store import Place, check_reachable, open_place, relative, sync, table_options, tables
 
@@ -49,7 +51,6 @@ __all__ = ["FORMAT", "Commit", "Lake", "Replaced", "Replacement", "Snapshot"]
 
 _log = logging.getLogger(__name__)
 
-_FENCE = "medallion:"
 _FEW_FENCES = 8
 """For more, the log is read once for all of them."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -144,7 +145,7 @@ class Lake:
         return DeltaTable.is_deltatable(str(folder))
 
     def _snapshot(self, handle: DeltaTable, path: str, partition: Partitioning) -> Snapshot:
-        _check_cut(handle, path, partition)
+        check_cut(handle.metadata().partition_columns, path, partition)
         check_note(handle.metadata().description, f"{path} at {self.root / path}")
         actions = pl.DataFrame(handle.get_add_actions(flatten=True))
         wanted = ["path", "size_bytes", "num_records", *([f"partition.{partition.column}"] if partition.column else [])]
@@ -160,7 +161,7 @@ class Lake:
         """
         log = self.root / path / "_delta_log"
         known = self._opened.get(path)
-        if known is not None and known[1] == _mark(log, known[0].version()):
+        if known is not None and known[1] == mark(log, known[0].version()):
             handle = known[0]
             try:
                 handle.update_incremental()
@@ -168,7 +169,7 @@ class Lake:
                 handle = self._table(self.root / path)
         else:  # never opened, or made anew under the same name
             handle = self._table(self.root / path)
-        self._opened[path] = (handle, _mark(log, handle.version()))
+        self._opened[path] = (handle, mark(log, handle.version()))
         return handle
 
     def epochs(self, snapshot: Snapshot, keys: Collection[str]) -> dict[str, int]:
@@ -176,7 +177,7 @@ class Lake:
         if not snapshot.version:
             return dict.fromkeys(keys, 0)  # version 0 makes the table and commits no partition
         if len(keys) > _FEW_FENCES:
-            found = read_fences(snapshot.folder / "_delta_log", snapshot.version, _FENCE)
+            found = read_fences(snapshot.folder / "_delta_log", snapshot.version, FENCE)
             if found is not None:
                 return {key: found.get(key, 0) for key in keys}
         with self._lock:
@@ -185,7 +186,7 @@ class Lake:
                 handle = known[0]
             else:
                 handle = self._table(snapshot.folder, snapshot.version)
-            return {key: handle.transaction_version(_FENCE + key) or 0 for key in keys}
+            return {key: handle.transaction_version(FENCE + key) or 0 for key in keys}
 
     def open(self, path: str, version: int | None = None) -> Snapshot:
         """Open a table that is cut as the lake itself says, for those who do not know its declaration.
@@ -332,7 +333,7 @@ class Lake:
                     # No retries: deltalake's own would commit on top of versions whose fences nobody has looked at. So
                     # a handle commits the version after its own, or nothing; that alone is the fence.
                     max_commit_retries=0,
-                    app_transactions=[Transaction(_FENCE + key, epoch) for key, epoch in epochs.items()],
+                    app_transactions=[Transaction(FENCE + key, epoch) for key, epoch in epochs.items()],
                 ),
                 post_commithook_properties=hooks,
             )
@@ -401,24 +402,3 @@ class Lake:
                     "table. Nothing was published. If the type is meant to change, give the table another name, or "
                     "rebuild it from the layer below."
                 )
-
-
-def _mark(log: Place, version: int) -> tuple[int, int] | None:
-    """Tells a log entry from one of the same number in a table that was made anew."""
-    try:
-        stat = (log / f"{version:020}.json").stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns
-
-
-def _check_cut(handle: DeltaTable, path: str, partition: Partitioning) -> None:
-    """Refuse a table that lies there cut in another way: a commit would replace other rows than it says."""
-    stands = list(handle.metadata().partition_columns)
-    wanted = [partition.column] if partition.column else []
-    if stands != wanted:
-        raise TableUnreadable(
-            f"{path} lies in the lake partitioned by {stands or 'nothing'}, and its feed declares "
-            f"{wanted or 'no partitions'}. Nothing was written. Give the table another name, or move its folder away "
-            "and build it again."
-        )

@@ -20,15 +20,18 @@ from medallion.store import Place, readable, sync
 
 __all__ = [
     "CHECKPOINT_INTERVAL",
+    "FENCE",
     "FORMAT",
     "Commit",
     "Entry",
     "Listing",
     "check_format",
     "check_note",
+    "checkpointed_fences",
     "checkpointed_files",
     "find",
     "list_log",
+    "mark",
     "named_files",
     "note",
     "read_commits",
@@ -44,10 +47,22 @@ FORMAT = 1
 CHECKPOINT_INTERVAL = 50
 """Commits between two checkpoints of a table."""
 
+FENCE = "medallion:"
+"""Stands before a partition in the application id of its fence."""
+
 _ENTRY = re.compile(r"([0-9]{20})(\.checkpoint(?:\..+)?\.parquet)?(?(2)|\.json)")
 _COMMIT_INFO = '{"commitInfo"'
 _TXN = '{"txn"'
 _NOTE = "medallion format "
+
+
+def mark(log: Place, version: int) -> tuple[int, int] | None:
+    """Tells a log entry from one of the same number in a table that was made anew."""
+    try:
+        stat = (log / f"{version:020}.json").stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def note() -> str:
@@ -307,8 +322,12 @@ def _from_checkpoint(log: Place, version: int) -> tuple[int, dict[str, int]]:
         return -1, {}
     if hint["version"] > version or hint.get("parts") or hint.get("v2Checkpoint"):
         raise ValueError("a checkpoint of another time or kind")
-    path = log / f"{hint['version']:020}.checkpoint.parquet"
-    if "txn" not in pl.read_parquet_schema(readable(path)):
-        return hint["version"], {}
-    txns = pl.read_parquet(readable(path), columns=["txn"]).get_column("txn").struct.unnest().drop_nulls("appId")
-    return hint["version"], dict(txns.select("appId", "version").iter_rows())
+    return hint["version"], checkpointed_fences(log / f"{hint['version']:020}.checkpoint.parquet")
+
+
+def checkpointed_fences(checkpoint: Place) -> dict[str, int]:
+    """The transaction versions that a checkpoint holds, by application id."""
+    if "txn" not in pl.read_parquet_schema(readable(checkpoint)):
+        return {}
+    txns = pl.read_parquet(readable(checkpoint), columns=["txn"]).get_column("txn").struct.unnest().drop_nulls("appId")
+    return dict(txns.select("appId", "version").iter_rows())

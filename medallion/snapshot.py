@@ -22,7 +22,7 @@ from medallion.store import Place, parquet_columns, scan_options
 if TYPE_CHECKING:
     from medallion.lake import Lake
 
-__all__ = ["Replaced", "Replacement", "Snapshot", "named_snapshot"]
+__all__ = ["Replaced", "Replacement", "Snapshot", "check_cut", "named_snapshot"]
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,22 @@ class Snapshot:
             extra_columns="ignore",
             glob=False,
             **scan_options(self.folder),
+        )
+
+
+def check_cut(columns: Sequence[str], path: str, partition: Partitioning) -> None:
+    """Refuse a table that lies there cut in another way: a commit would replace other rows than it says.
+
+    Raises:
+        TableUnreadable: with both ways.
+    """
+    stands = list(columns)
+    wanted = [partition.column] if partition.column else []
+    if stands != wanted:
+        raise TableUnreadable(
+            f"{path} lies in the lake partitioned by {stands or 'nothing'}, and its feed declares "
+            f"{wanted or 'no partitions'}. Nothing was written. Give the table another name, or move its folder away "
+            "and build it again."
         )
 
 

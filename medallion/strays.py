@@ -23,9 +23,8 @@ from medallion.evidence import read_held
 from medallion.lake import Lake
 from medallion.log import named_files
 from medallion.objects import ObjectPath
-from medallion.partitions import Whole
 from medallion.savepoints import pinned_files
-from medallion.staging import parse_name
+from medallion.staging import parse_name, partition_of
 from medallion.store import Place, relative, tables
 
 __all__ = ["SAFE_HOURS", "Stray", "find_strays", "remove_strays", "take"]
@@ -187,8 +186,9 @@ class _Folder:
         return "temporary file" if _TEMPORARY.fullmatch(path.name) else None
 
     def _is_needed(self, relative: str) -> bool:
-        key = Path(relative).parent.name.partition("=")[2] or Whole.KEY
-        return relative in self.named or key in self.busy or bool(_batches([relative]) & self.refusing)
+        return (
+            relative in self.named or partition_of(relative) in self.busy or bool(_batches([relative]) & self.refusing)
+        )
 
     def _tells_of_known(self, path: Place) -> bool:
         with suppress(FileNotFoundError):

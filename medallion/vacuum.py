@@ -16,7 +16,6 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from medallion.attempts import records
@@ -25,11 +24,10 @@ from medallion.evidence import EvidenceReader
 from medallion.horizon import read_horizon, shown_duration, table_properties
 from medallion.lake import Lake
 from medallion.log import FORMAT, Listing, list_log, named_files, read_entry
-from medallion.partitions import Whole
 from medallion.recoverable import RECORDS
 from medallion.retention import Cutoff, Pins, cutoff_at, oldest_kept, pins
 from medallion.savepoints import pinned_files
-from medallion.staging import parse_name
+from medallion.staging import parse_name, partition_of
 from medallion.store import Place, relative, sync, tables, write_durably
 from medallion.strays import take
 
@@ -203,7 +201,7 @@ class _Table:
         """
         stays = {self.oldest, *self.held}
         files = self._files(refusing)
-        states = {(_key(path), named[0]) for path in files if (named := parse_name(path)) is not None}
+        states = {(partition_of(path), named[0]) for path in files if (named := parse_name(path)) is not None}
         partitions: dict[str, int] = {}
         for key, _ in sorted(states):
             partitions[key] = partitions.get(key, 0) + 1
@@ -233,7 +231,7 @@ class _Table:
         found: dict[str, int] = {}
         for path, size in named_files(self.folder / "_delta_log").items():
             named = parse_name(path)
-            if named is None or path in self.needed or named[0] in refusing or _key(path) in busy:
+            if named is None or path in self.needed or named[0] in refusing or partition_of(path) in busy:
                 continue
             place = self.folder / path
             if place.is_file():
@@ -248,10 +246,6 @@ class _Table:
         evidence_of = EvidenceReader(self.folder)
         told = [evidence for batch in batches if (evidence := evidence_of(batch)) is not None]
         return tuple(sorted({f"{file.name} sha256 {file.sha256}" for each in told for file in each.sources}))
-
-
-def _key(path: str) -> str:
-    return PurePosixPath(path).parent.name.partition("=")[2] or Whole.KEY
 
 
 def _damaged(table: str, reason: str) -> TableUnreadable:

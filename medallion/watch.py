@@ -19,10 +19,10 @@ from medallion.gaps import irrecoverable
 from medallion.horizon import read_horizon, shown_duration
 from medallion.lake import Lake, Snapshot
 from medallion.log import list_log, read_entry
-from medallion.partitions import Whole
 from medallion.project import Project
 from medallion.retention import Pins, oldest_kept, pins
 from medallion.sources import LandingZone
+from medallion.staging import partition_of
 from medallion.store import Place, relative, tables
 from medallion.tables import Table
 
@@ -166,8 +166,7 @@ class _Watched:
         for version, place in sorted(list_log(self.snapshot.folder / "_delta_log").entries.items()):
             entry = read_entry(place)
             for path in (*entry.adds, *entry.removes):
-                key = PurePosixPath(path).parent.name.partition("=")[2] or Whole.KEY
-                found.setdefault(key, {})[version] = entry.at
+                found.setdefault(partition_of(path), {})[version] = entry.at
         return {key: tuple(each.items()) for key, each in found.items()}
 
     @cached_property
