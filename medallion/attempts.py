@@ -12,7 +12,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
@@ -24,10 +24,12 @@ from medallion.processes import Process
 from medallion.store import Place, write_durably
 
 __all__ = [
+    "CLEANED",
     "COMMITTED",
     "INTERRUPTED",
     "SUPERSEDED",
     "AttemptRecord",
+    "Recoveries",
     "attempting",
     "records",
     "settle_dead",
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 COMMITTED = "committed without acknowledgement"
 INTERRUPTED = "interrupted before commit"
 SUPERSEDED = "superseded"
+CLEANED = "medallion clean"
+"""Stands for the attempt that came after, where none did, and the record was only cleared away."""
 
 _TELLING = (COMMITTED, SUPERSEDED, INTERRUPTED)
 _FOLDER = "_attempts"
@@ -77,10 +81,45 @@ class AttemptRecord:
         return process.may_live(self.started_at)
 
 
+class Recoveries(dict[str, str]):
+    """By partition, what had become of attempts whose end nobody had been told of.
+
+    Attributes:
+        since: when the attempt that found it started, in seconds since 1970.
+        at: when all was well again, likewise.
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, str] | None = None,
+        dead: Sequence[AttemptRecord] = (),
+        own: AttemptRecord | None = None,
+    ) -> None:
+        super().__init__(found or {})
+        self._found, self._dead, self._own = dict(self), dead, own
+        self.since = self.at = time.time() if own is None else own.started_at
+
+    def own(self) -> dict[str, str]:
+        """The partitions whose commit the attempt itself had to look for."""
+        return {key: what for key, what in self.items() if self._found.get(key) != what}
+
+    def by_attempt(self) -> Iterator[tuple[AttemptRecord, dict[str, str]]]:
+        """Each attempt that has left something, with its partitions."""
+        for record in self._dead:
+            if mine := _of(record, self._found):
+                yield record, mine
+        if self._own is not None and (own := self.own()):
+            yield self._own, own
+
+
+def _of(record: AttemptRecord, recoveries: Mapping[str, str]) -> dict[str, str]:
+    return {key: recoveries[key] for key in record.partitions if key in recoveries}
+
+
 @contextmanager
 def attempting(
     target: Snapshot, attempt: str, run_id: str, keys: Sequence[str], waiting: Sequence[str]
-) -> Iterator[dict[str, str]]:
+) -> Iterator[Recoveries]:
     """Keep a record of an attempt while the block runs; it stays behind if the block is left by an exception.
 
     Args:
@@ -92,7 +131,8 @@ def attempting(
 
     Yields:
         for partitions that earlier attempts left when they died: what had happened to them. The block adds those whose
-        own commit it had to look for, since its acknowledgement was lost; that is kept as well.
+        own commit it had to look for, since its acknowledgement was lost; that is kept as well, with the time at
+        which the block says that all is well again.
     """
     path = target.folder / _FOLDER / f"{attempt}.json"
     mine = _record(target, attempt, run_id, waiting)
@@ -103,13 +143,13 @@ def attempting(
             reach("recorded")
         dead = _dead_attempts(target.folder, keys)
         found = _recover(target, dead, keys) if dead else {}
-        recoveries = dict(found)
+        recoveries = Recoveries(found, dead, mine)
         yield recoveries
         reach("settled")
         if dead:
-            _settle(target.folder, dead, found, attempt=attempt)
-        if own := {key: what for key, what in recoveries.items() if found.get(key) != what}:
-            _keep(target.folder, mine, own, attempt=attempt)
+            _settle(target.folder, dead, found, attempt=attempt, since=recoveries.since, at=recoveries.at)
+        if own := recoveries.own():
+            _keep(target.folder, mine, own, attempt=attempt, since=recoveries.since, at=recoveries.at)
         path.unlink(missing_ok=True)
         reach("acknowledged")
     except MedallionError:
@@ -179,11 +219,13 @@ def _what_happened(snapshot: Snapshot, record: AttemptRecord, key: str, commits:
     return SUPERSEDED if whose else INTERRUPTED
 
 
-def _settle(table: Place, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str) -> None:
+def _settle(
+    table: Place, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str, since: float, at: float
+) -> None:
     """Take the partitions whose fate is known off the records of dead attempts, and keep what was found."""
     for record in dead:
-        mine = {key: recoveries[key] for key in record.partitions if key in recoveries}
-        _keep(table, record, mine, attempt=attempt)
+        mine = _of(record, recoveries)
+        _keep(table, record, mine, attempt=attempt, since=since, at=at)
         left = tuple(key for key in record.partitions if key not in mine)
         if left:
             _write(table, replace(record, partitions=left))
@@ -191,10 +233,15 @@ def _settle(table: Place, dead: Sequence[AttemptRecord], recoveries: dict[str, s
             (table / _FOLDER / f"{record.attempt}.json").unlink(missing_ok=True)
 
 
-def _keep(table: Place, record: AttemptRecord, recoveries: dict[str, str], *, attempt: str) -> None:
+def _keep(
+    table: Place, record: AttemptRecord, recoveries: dict[str, str], *, attempt: str, since: float, at: float
+) -> None:
     folder = table / _FOLDER / _SETTLED
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"format": FORMAT, "found_by": attempt, "recoveries": recoveries, "record": asdict(record)}
+    told = {
+        "format": FORMAT, "found_by": attempt, "since": since, "at": at, "recoveries": recoveries,
+        "record": asdict(record),
+    }  # fmt: skip
     write_durably(folder / f"{record.attempt}.{uuid.uuid4().hex[:8]}.json", json.dumps(told).encode(), durable=False)
 
 
@@ -210,7 +257,8 @@ def settle_dead(lake: Lake, table: str, attempts: Collection[str]) -> None:
     for record in records(snapshot.folder):
         if record.attempt in attempts and not record.is_alive:
             found = _find_recoveries(snapshot, [record], record.partitions)
-            _settle(snapshot.folder, [record], found, attempt="medallion clean")
+            now = time.time()
+            _settle(snapshot.folder, [record], found, attempt=CLEANED, since=now, at=now)
 
 
 def _write(table: Place, record: AttemptRecord) -> None:

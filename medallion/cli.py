@@ -27,12 +27,16 @@ _COMMANDS: Mapping[str, str] = {
     "backup": "medallion.commands.backup",
     "check-lake": "medallion.commands.damage",
     "clean": "medallion.commands.look",
+    "diff": "medallion.commands.recover",
     "inspect": "medallion.commands.look",
     "promote": "medallion.commands.backup",
     "recover": "medallion.commands.backup",
+    "restore": "medallion.commands.recover",
     "retention": "medallion.commands.retention",
+    "savepoint": "medallion.commands.recover",
     "summary": "medallion.commands.look",
     "vacuum": "medallion.commands.retention",
+    "verify": "medallion.commands.prove",
 }
 """Where each command is; a function of the command's name."""
 

@@ -17,13 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
+
 from medallion.errors import SavepointRefused
 from medallion.evidence import Evidence, EvidenceReader
 from medallion.lake import Lake, Snapshot
+from medallion.layers import Layers
 from medallion.partitions import Whole
 from medallion.project import Project
 from medallion.publication import disagreeing, reconcile
-from medallion.stale import code_change
 from medallion.tables import Table
 
 __all__ = ["Cut", "outdated", "paths_of", "take_cut", "unclosed"]
@@ -32,9 +34,6 @@ _PATIENCE = 6
 """Looks at a pair of tables that do not agree, each after twice the time, before it is taken for left behind."""
 _TRIES = 40
 _FIRST_WAIT = 0.01
-
-Outdated = Mapping[str, Mapping[str, str]]
-"""By table and partition: why it is not what its inputs and its code would make of it."""
 
 
 @dataclass(frozen=True)
@@ -105,21 +104,14 @@ def unclosed(project: Project, snapshots: Mapping[str, Snapshot]) -> list[str]:
 
 
 def outdated(project: Project, snapshots: Mapping[str, Snapshot]) -> dict[str, dict[str, str]]:
-    """The partitions that replay would look at again, at some versions of the tables, each with the reason.
-
-    Told from their evidence alone. Where a reference table counts by key, only the rows can tell whether its change
-    matters; such a partition is listed too.
-    """
+    """The partitions that replay would make anew, at some versions of the tables, each with the reason."""
     found: dict[str, dict[str, str]] = {}
     for table in project.tables:
         target = snapshots[table.path]
-        reasons = dict.fromkeys(_without_evidence(target), "its evidence is gone")
-        for key, evidence in _live(target):
-            told = (*evidence.inputs.values(), *evidence.references.values())
-            changed = [each for one in told if (each := _changed(one, snapshots.get(one["table"])))]
-            if reason := code_change(table, evidence) or ("; ".join(changed) and f"{'; '.join(changed)} changed"):
-                reasons[key] = reason
-        if reasons:
+        evidence = dict(_live(target))
+        reasons = {key: "its evidence is gone" for key in target.files if key not in evidence}
+        layers = Layers(table, target, lambda each: snapshots[each.path], duckdb.connect)
+        if reasons := reasons | layers.outdated(evidence):
             found[table.path] = reasons
     return found
 
@@ -128,11 +120,6 @@ def _live(target: Snapshot) -> list[tuple[str, Evidence]]:
     evidence_of = EvidenceReader(target.folder)
     pairs = ((key, evidence_of(target.batch_id(key) or "")) for key in target.files)
     return [(key, evidence) for key, evidence in pairs if evidence is not None]
-
-
-def _without_evidence(target: Snapshot) -> list[str]:
-    evidence_of = EvidenceReader(target.folder)
-    return [key for key in target.files if evidence_of(target.batch_id(key) or "") is None]
 
 
 def _changed(told: Mapping[str, Any], source: Snapshot | None) -> str:

@@ -30,6 +30,9 @@ An error carries its facts as attributes, so that a caller never parses a messag
 
 from __future__ import annotations
 
+import re
+from typing import ClassVar
+
 __all__ = [
     "BackupRefused",
     "ConfigurationError",
@@ -61,9 +64,19 @@ __all__ = [
 class MedallionError(Exception):
     """Base of all errors of the engine."""
 
+    failure_class: ClassVar[str] = "configuration"
+    """What is at fault, in one word: ``source``, ``gate``, ``code``, ``storage``, ``fence`` or ``configuration``."""
+
+    @property
+    def code(self) -> str:
+        """Names the kind of error in records: the name of its class, as ``SOURCE_MISSING``."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).upper()
+
 
 class DeclarationError(MedallionError):
     """A table, contract or rule is declared wrongly."""
+
+    failure_class = "code"
 
 
 class ConfigurationError(MedallionError):
@@ -100,6 +113,8 @@ _STANDS = "Nothing was published; the previous version stands, if there was one.
 
 class SourceError(_AtPartition):
     """The landing zone cannot give a partition what it needs."""
+
+    failure_class = "source"
 
 
 class SourceMissing(SourceError):
@@ -146,6 +161,8 @@ class SourceUnreadable(SourceError):
 class InputNotCommitted(_AtPartition):
     """A partition that this one is built from has no committed version."""
 
+    failure_class = "source"
+
     def __init__(self, table: str, partition: str, missing: tuple[tuple[str, str, str], ...]) -> None:
         self.missing = missing
         first = "; ".join(f"{name} {key} ({why})" for name, key, why in missing[:3])
@@ -161,6 +178,8 @@ class InputNotCommitted(_AtPartition):
 class TransformFailed(_AtPartition):
     """The feed's own transform raised."""
 
+    failure_class = "code"
+
     def __init__(self, table: str, partition: str, error: BaseException) -> None:
         self.error = error
         super().__init__(
@@ -175,6 +194,8 @@ class TransformFailed(_AtPartition):
 class RevisionRefused(_AtPartition):
     """A feed of a lower revision tried to replace what a higher one published."""
 
+    failure_class = "fence"
+
     def __init__(self, table: str, partition: str, mine: int, live: int) -> None:
         self.mine, self.live = mine, live
         super().__init__(
@@ -187,6 +208,8 @@ class RevisionRefused(_AtPartition):
 
 class PartitionBlocked(_AtPartition):
     """The gate refused a partition."""
+
+    failure_class = "gate"
 
     def __init__(self, table: str, partition: str, reasons: tuple[str, ...]) -> None:
         self.reasons = reasons
@@ -202,6 +225,8 @@ class PartitionBlocked(_AtPartition):
 class Superseded(_AtPartition):
     """Another attempt committed this partition after this one had started."""
 
+    failure_class = "fence"
+
     def __init__(self, table: str, partition: str, seen: int, live: int) -> None:
         self.seen, self.live = seen, live
         super().__init__(
@@ -214,6 +239,8 @@ class Superseded(_AtPartition):
 
 class HeldCandidate(_AtPartition):
     """A partition's blocked candidate cannot be approved or discarded."""
+
+    failure_class = "gate"
 
 
 class SavepointRefused(MedallionError):
@@ -253,6 +280,8 @@ class RestoreUnfinished(MedallionError):
 class StorageFailed(_AtPartition):
     """The store did not take or give something. The one error that may be gone at the next try."""
 
+    failure_class = "storage"
+
     def __init__(self, table: str, partition: str, reason: str, *, published: bool = False) -> None:
         self.reason, self.published = reason, published
         if published:
@@ -270,9 +299,13 @@ class StorageFailed(_AtPartition):
 class TableUnreadable(MedallionError):
     """The lake holds something that this version of the engine cannot read."""
 
+    failure_class = "storage"
+
 
 class NotRecoverable(TableUnreadable):
     """A version of a table to which nobody can return."""
+
+    failure_class = "storage"
 
     def __init__(self, table: str, version: int, reason: str) -> None:
         self.table, self.version, self.reason = table, version, reason
@@ -281,6 +314,8 @@ class NotRecoverable(TableUnreadable):
 
 class Irrecoverable(_AtPartition):
     """A partition that is recorded as a gap: what it was made from is gone."""
+
+    failure_class = "source"
 
     def __init__(self, table: str, partition: str, reason: str) -> None:
         self.reason = reason
@@ -307,3 +342,5 @@ class IsolatedCopy(MedallionError):
 
 class BackupRefused(MedallionError):
     """A backup is not there, is damaged or does not fit, or the root that it is to be restored into is in use."""
+
+    failure_class = "storage"

@@ -23,7 +23,17 @@ from medallion.objects import ObjectPath
 from medallion.store import Place, sync, write_durably
 from medallion.verdict import Verdict
 
-__all__ = ["Evidence", "EvidenceReader", "SourceFile", "drop_held", "held_file", "hold", "read_held", "write_evidence"]
+__all__ = [
+    "Evidence",
+    "EvidenceReader",
+    "SourceFile",
+    "drop_held",
+    "held_candidates",
+    "held_file",
+    "hold",
+    "read_held",
+    "write_evidence",
+]
 
 _FOLDER = "_evidence"
 _PACK = ".jsonl"
@@ -99,7 +109,7 @@ class Evidence:
             plain["verdict"] = Verdict.from_dict(plain["verdict"])
             plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
             return cls(**plain)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise _damaged(where, f"{type(error).__name__}: {error}") from error
 
 
@@ -238,6 +248,17 @@ def read_held(table: Place, key: str) -> Evidence | None:
         return Evidence.from_json(path.read_bytes(), path)
     except FileNotFoundError:
         return None
+
+
+def held_candidates(table: Place) -> dict[str, Evidence]:
+    """The evidence of all blocked candidates of a table, by partition."""
+    found: dict[str, Evidence] = {}
+    for path in (table / "_held").rglob(_TOLD):
+        key = path.parent.name
+        held = None if key.startswith(".") else read_held(table, key)
+        if held is not None:
+            found[key] = held
+    return found
 
 
 def drop_held(table: Place, key: str) -> None:

@@ -40,6 +40,7 @@ POINTS = (
     "table files written",
     "table committed",
     "table log synced",
+    "ledger written",
     "settled",
     "acknowledged",
     "dagster told",

@@ -8,6 +8,7 @@ something has changed.
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import uuid
@@ -17,7 +18,8 @@ from typing import Any
 
 import polars as pl
 
-from medallion.attempts import attempting
+from medallion import ledger
+from medallion.attempts import Recoveries, attempting
 from medallion.digests import digest_bytes
 from medallion.errors import HeldCandidate, RevisionRefused
 from medallion.evidence import Evidence, EvidenceReader, drop_held, held_file, read_held
@@ -32,6 +34,7 @@ from medallion.staging import Staged
 from medallion.stale import code_change
 from medallion.store import Place, write_durably
 from medallion.tables import Table
+from medallion.telemetry import Teller, discarded_row, tell
 
 __all__ = ["approve", "discard"]
 
@@ -55,7 +58,8 @@ def approve(table: Table, key: str, run: Run, *, reason: str) -> Outcome:
         raise _refused(table, key, "is not approved without a reason.", "Say why.")
     target = run.lake.pin(table.path, table.partition)
     check_none_open(run.lake)  # after pinning, as in refine
-    attempt = uuid.uuid4().hex
+    attempt, began = uuid.uuid4().hex, dt.datetime.now(dt.UTC)
+    who = Teller(attempt, run.run_id, began, began)
     held = read_held(target.folder, key)
     if held is None:
         raise _refused(table, key, "has no blocked candidate.", "See what there is: medallion summary.")
@@ -63,7 +67,9 @@ def approve(table: Table, key: str, run: Run, *, reason: str) -> Outcome:
         live = EvidenceReader(target.folder)(held.batch_id) if target.batch_id(key) == held.batch_id else None
         if live is not None and target.version is not None:
             drop_held(target.folder, key)
-            return Unchanged(live, target.version, recoveries.get(key))
+            outcomes: dict[str, Outcome] = {key: Unchanged(live, target.version, recoveries.get(key))}
+            _tell(table, outcomes, run, who, recoveries)
+            return outcomes[key]
         _check(table, target, held, run)
         approval = {
             "reason": reason,
@@ -77,6 +83,7 @@ def approve(table: Table, key: str, run: Run, *, reason: str) -> Outcome:
             "table": table.path,
             "run_id": run.run_id,
             "attempt": attempt,
+            "started_at": began.isoformat(),
             "revision": held.revision,
             "transform": held.transform,
             "contract": held.contract,
@@ -90,7 +97,13 @@ def approve(table: Table, key: str, run: Run, *, reason: str) -> Outcome:
             prepared, lambda each: was(batch) if (batch := target.batch_id(each)) is not None else None
         )
         recoveries.update(publication.unacknowledged)
+        _tell(table, outcomes, run, who, recoveries)
     return replace(outcomes[key], recovery=recoveries.get(key))
+
+
+def _tell(table: Table, outcomes: Mapping[str, Outcome], run: Run, who: Teller, recoveries: Recoveries) -> None:
+    teller = replace(who, completed_at=dt.datetime.now(dt.UTC))
+    tell(run.lake, table, outcomes, teller, recoveries, status="approved")
 
 
 def discard(table: Table, key: str, run: Run, *, reason: str = "") -> Evidence:
@@ -106,14 +119,17 @@ def discard(table: Table, key: str, run: Run, *, reason: str = "") -> Evidence:
         raise _refused(table, key, "has no blocked candidate.", "See what there is: medallion summary.")
     kept = folder / "_held" / ".discarded"
     kept.mkdir(exist_ok=True)
+    name, now = uuid.uuid4().hex, dt.datetime.now(dt.UTC)
     told = {
         "run_id": run.run_id,
+        "discarded_at": now.isoformat(),
         "at": run.started_at.isoformat(),
         "reason": reason,
         "evidence": json.loads(held.to_json()),
     }
-    write_durably(kept / f"{uuid.uuid4().hex}.json", json.dumps(told).encode(), durable=run.lake.durable)
+    write_durably(kept / f"{name}.json", json.dumps(told).encode(), durable=run.lake.durable)
     drop_held(folder, key)
+    ledger.record(run.lake, [discarded_row(table, held, Teller(name, run.run_id, now, now), reason)])
     return held
 
 

@@ -16,11 +16,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Collection, Mapping
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -44,7 +46,7 @@ from medallion.objects import ObjectPath, conceal
 from medallion.partitions import Partitioning, Whole
 from medallion.recoverable import check_readable
 from medallion.snapshot import Replaced, Replacement, Snapshot, check_cut
-from medallion.staging import publish_files
+from medallion.staging import DataFile, publish_files, stage
 from medallion.store import Place, check_reachable, open_place, relative, sync, table_options, tables
 
 __all__ = ["FORMAT", "Commit", "Lake", "Replaced", "Replacement", "Snapshot"]
@@ -148,7 +150,13 @@ class Lake:
         check_cut(handle.metadata().partition_columns, path, partition)
         check_note(handle.metadata().description, f"{path} at {self.root / path}")
         actions = pl.DataFrame(handle.get_add_actions(flatten=True))
-        wanted = ["path", "size_bytes", "num_records", *([f"partition.{partition.column}"] if partition.column else [])]
+        wanted = [
+            "path",
+            "size_bytes",
+            "num_records",
+            "modification_time",
+            *([f"partition.{partition.column}"] if partition.column else []),
+        ]
         schema = pl.Schema(handle.schema().to_arrow())
         live = actions.select(wanted) if actions.height else pl.DataFrame()
         return Snapshot(self, path, partition, handle.version(), schema, live)
@@ -233,7 +241,7 @@ class Lake:
         seen = snapshot.epochs(replacement.batches)
         tip = snapshot
         if snapshot.version is None:
-            tip = self._create(snapshot, replacement)
+            tip = self._create(snapshot, replacement.schema, next(iter(replacement.batches)))
         elif snapshot.overtaken:
             tip = self.pin(snapshot.path, snapshot.partition)
         what = "quarantine" if snapshot.path.startswith("quarantine/") else "table"
@@ -244,18 +252,83 @@ class Lake:
         if replaced.version is not None:
             snapshot.overtaken = True
             reach(f"{what} committed")
-            if self.durable:
-                try:
-                    sync_log(snapshot.folder, snapshot.version, replaced.version)
-                except OSError as error:
-                    key, reason = next(iter(replaced.epochs)), error.strerror or str(error)
-                    raise StorageFailed(snapshot.path, key, reason, published=True) from error
+            self._sync(snapshot, replaced.version, next(iter(replaced.epochs)))
             reach(f"{what} log synced")
         return replaced
 
     def _write_files(self, snapshot: Snapshot, replacement: Replacement) -> None:
         if not replacement.standing:
             publish_files(replacement.files, snapshot.folder, durable=self.durable)
+
+    def append(
+        self, path: str, rows: pl.DataFrame, *, metadata: Mapping[str, Any], replacing: Collection[str] = ()
+    ) -> int | None:
+        """Commit: add rows to an unpartitioned table that only grows, as one more file.
+
+        Nothing is fenced, since nothing is replaced: whatever others add at the same time stays.
+
+        Args:
+            path: ``layer/name``; the table is made if it is not there.
+            rows: columns that the table does not have are added to it.
+            metadata: provenance, kept in the commit.
+            replacing: paths of live files whose rows are all among ``rows``; they are taken out in the same commit.
+
+        Returns:
+            the version; None if one of the files that were to be replaced is gone, and then nothing is added.
+
+        Raises:
+            TableUnreadable: the table's columns have other types than the rows, or it cannot be opened.
+            StorageFailed: the store does not take the file or the commit.
+        """
+        first = tip = self.pin(path, Whole())
+        if tip.version is None:
+            tip = self._create(tip, rows.schema, Whole.KEY)
+        (staged,) = stage(rows, Whole(), [Whole.KEY], empty=True)
+        file = staged.named(uuid.uuid4().hex, "")
+        replacement = Replacement([(staged, file)], {}, rows.schema)
+        try:
+            publish_files(replacement.files, tip.folder, durable=self.durable)
+        except OSError as error:
+            raise StorageFailed(path, Whole.KEY, error.strerror or str(error)) from error
+        told = {"format": FORMAT, **metadata}
+        version = 0
+        for attempt in range(_TRIES):
+            self._check_schema(tip, replacement)
+            live = tip.sizes
+            if not live.keys() >= set(replacing):
+                return None
+            gone = {each: live[each] for each in replacing}
+            try:
+                if not tip.schema.keys() >= rows.schema.keys():
+                    tip = self._widen(tip, rows.schema)
+                version = self._transact(tip, [file], gone, tip.schema, told, now=_milliseconds())
+                break
+            except (DeltaError, OSError) as error:
+                time.sleep(random.uniform(0, 0.005 * 2 ** min(attempt, 6)))
+                before, tip = tip, self.pin(path, Whole())
+                if file.path in tip.sizes:
+                    version = int(tip.version or 0)  # it was committed, and its acknowledgement was lost
+                    break
+                if tip.version == before.version or attempt == _TRIES - 1:
+                    raise StorageFailed(path, Whole.KEY, conceal(" ".join(str(error).split()))) from error
+        self._sync(first, version, Whole.KEY)
+        return version
+
+    def _widen(self, tip: Snapshot, schema: pl.Schema) -> Snapshot:
+        """Add the columns that a table does not have yet; a commit that only appends would leave them out."""
+        new = {name: dtype for name, dtype in schema.items() if name not in tip.schema}
+        fields = DeltaSchema.from_arrow(pl.DataFrame(schema=new).to_arrow().schema).fields
+        self._table(tip.folder, tip.version).alter.add_columns(fields)
+        return self.pin(tip.path, tip.partition)
+
+    def _sync(self, since: Snapshot, version: int, key: str) -> None:
+        """Flush the log entries of a commit, and of those that it rests on."""
+        if not self.durable:
+            return
+        try:
+            sync_log(since.folder, since.version, version)
+        except OSError as error:
+            raise StorageFailed(since.path, key, error.strerror or str(error), published=True) from error
 
     def _commit(
         self, pinned: Snapshot, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any],
@@ -276,8 +349,9 @@ class Lake:
             if time.time() - written > _FRESH:
                 # Whoever cleans the lake from another host may have taken the files of an attempt that slept so long.
                 self._write_files(tip, replacement)
+            now = _milliseconds()
             try:
-                return Replaced(self._write(tip, replacement, metadata, raised), superseded, raised)
+                return Replaced(self._write(tip, replacement, metadata, raised, now), superseded, raised, at=now)
             except (DeltaError, OSError) as error:
                 time.sleep(random.uniform(0, 0.005 * 2 ** min(attempt, 6)))
                 before, tip = tip, self.pin(tip.path, tip.partition)
@@ -285,7 +359,7 @@ class Lake:
                 ours = find(tip.commits(before.version), metadata["attempt"], replacement.batches)
                 if ours is not None:
                     _log.warning("%s: version %s was committed, and its acknowledgement was lost", tip.path, ours)
-                    return Replaced(ours, superseded, raised, recovered=True)
+                    return Replaced(ours, superseded, raised, recovered=True, at=now)
                 faults += tip.version == before.version
                 if faults == _FAULTS or attempt == _TRIES - 1:
                     reason = f"the log took no commit in {attempt + 1} tries: {conceal(' '.join(str(error).split()))}"
@@ -293,14 +367,24 @@ class Lake:
         raise AssertionError("unreachable")  # pragma: no cover - the last try returns or raises
 
     def _write(
-        self, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], epochs: Mapping[str, int]
+        self, tip: Snapshot, replacement: Replacement, metadata: Mapping[str, Any], epochs: Mapping[str, int], now: int
     ) -> int:
-        column = tip.partition.column
         # A file that stands already stays: one version that both adds and removes a path means nothing in the protocol.
         stands = {file.path for key in replacement.batches for file in tip.files.get(key, ())}
         kept = {file.partition for _, file in replacement.files if file.path in stands}
         changing = [key for key in replacement.batches if key not in kept]
-        now = time.time_ns() // 1_000_000  # when the files were added, as the log wants it; nothing is decided by it
+        added = [file for _, file in replacement.files if file.partition not in kept]
+        told = {"format": FORMAT, **metadata, "at": now, "batches": dict(replacement.batches)}
+        fences = [Transaction(FENCE + key, epoch) for key, epoch in epochs.items()]
+        schema = {**tip.schema, **replacement.schema}
+        return self._transact(tip, added, {}, schema, told, now=now, changing=changing, fences=fences)
+
+    def _transact(
+        self, tip: Snapshot, added: Sequence[DataFile], gone: Mapping[str, int], schema: Mapping[str, pl.DataType],
+        told: Mapping[str, Any], *, now: int, changing: Sequence[str] = (), fences: Sequence[Transaction] = (),
+    ) -> int:  # fmt: skip
+        """Write the version after the one of ``tip``, or nothing."""
+        column = tip.partition.column
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=file.path,
@@ -310,11 +394,12 @@ class Lake:
                 data_change=True,
                 stats=json.dumps({"numRecords": file.rows}),
             )
-            for _, file in replacement.files
-            if file.partition not in kept
+            for file in added
         ]
-        merged = pl.Schema({**tip.schema, **replacement.schema})
-        told = {"format": FORMAT, **metadata, "batches": dict(replacement.batches)}
+        actions += [
+            RemoveAction(path, data_change=True, deletion_timestamp=now, size=size, partition_values={})
+            for path, size in gone.items()
+        ]
         version = int(tip.version or 0) + 1
         # deltalake would read the table again after each commit, to see whether a checkpoint is due: here it is told.
         hooks = _CHECKPOINT if (version + 1) % CHECKPOINT_INTERVAL == 0 else _NO_HOOKS
@@ -325,7 +410,7 @@ class Lake:
             handle.create_write_transaction(
                 actions,
                 mode="overwrite" if changing else "append",
-                schema=pl.DataFrame(schema=merged).to_arrow().schema,
+                schema=pl.DataFrame(schema=schema).to_arrow().schema,
                 partition_by=[column] if column else [],
                 partition_filters=[(column, "in", changing)] if column and changing else None,
                 commit_properties=CommitProperties(
@@ -333,18 +418,18 @@ class Lake:
                     # No retries: deltalake's own would commit on top of versions whose fences nobody has looked at. So
                     # a handle commits the version after its own, or nothing; that alone is the fence.
                     max_commit_retries=0,
-                    app_transactions=[Transaction(FENCE + key, epoch) for key, epoch in epochs.items()],
+                    app_transactions=list(fences),
                 ),
                 post_commithook_properties=hooks,
             )
         return version
 
-    def _create(self, snapshot: Snapshot, replacement: Replacement) -> Snapshot:
+    def _create(self, snapshot: Snapshot, schema: pl.Schema, key: str) -> Snapshot:
         column = snapshot.partition.column
         try:
             DeltaTable.create(
                 str(snapshot.folder),
-                schema=pl.DataFrame(schema=replacement.schema).to_arrow().schema,
+                schema=pl.DataFrame(schema=schema).to_arrow().schema,
                 mode="error",
                 partition_by=[column] if column else [],
                 description=note(),
@@ -361,7 +446,7 @@ class Lake:
             # Another process was first, or the acknowledgement was lost; what stands is used, if it can be read.
             if self.pin(snapshot.path, snapshot.partition).version is None:
                 reason = f"the table could not be made: {conceal(' '.join(str(error).split()))}"
-                raise StorageFailed(snapshot.path, next(iter(replacement.batches)), reason) from error
+                raise StorageFailed(snapshot.path, key, reason) from error
         return self.pin(snapshot.path, snapshot.partition)
 
     def configure(self, path: str, properties: Mapping[str, str]) -> bool:
@@ -402,3 +487,8 @@ class Lake:
                     "table. Nothing was published. If the type is meant to change, give the table another name, or "
                     "rebuild it from the layer below."
                 )
+
+
+def _milliseconds() -> int:
+    """The time, as the log wants it of files and commits; nothing is decided by it."""
+    return time.time_ns() // 1_000_000

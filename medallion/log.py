@@ -119,12 +119,13 @@ def read_commits(log: Place, since: int, version: int, *, partial: bool) -> list
             if partial:
                 break
             return None
-        info: dict[str, str] = next(
+        info: dict[str, Any] = next(
             (json.loads(line)["commitInfo"] for line in lines if line.startswith(_COMMIT_INFO)), {}
         )
         told = json.loads(info.get("medallion") or "{}")
         if told:
             check_format(told.get("format", 0), f"the log entry {path}")
+            told.setdefault("at", info.get("timestamp", 0))  # an older engine leaves it to deltalake to say when
             found.append(Commit(each, told.get("attempt", ""), told.get("batches", {}), told))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,17 +21,24 @@ class Committed:
 
     evidence: Evidence
     version: int
-    was: Verdict | None = None
-    """The verdict of the version before, if there was one."""
+    before: Evidence | None = None
+    """The evidence of the version before, if there was one."""
     recovery: str | None = None
     """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
     acknowledgement`` or ``superseded``; None if there was none. ``committed without acknowledgement`` also if it was
     this attempt's own commit whose acknowledgement was lost, and that was found in the log."""
+    at: dt.datetime | None = None
+    """When it was committed, as the commit itself says."""
 
     @property
     def verdict(self) -> Verdict:
         """How it was judged."""
         return self.evidence.verdict
+
+    @property
+    def was(self) -> Verdict | None:
+        """The verdict of the version before, if there was one."""
+        return None if self.before is None else self.before.verdict
 
 
 @dataclass(frozen=True)

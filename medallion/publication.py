@@ -16,6 +16,7 @@ again.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -98,8 +99,9 @@ class Publication:
             outcomes[key] = Committed(
                 prepared.evidence[key],
                 replaced.version,
-                before.verdict if before is not None else None,
+                before,
                 self.unacknowledged.get(key),
+                None if replaced.at is None else dt.datetime.fromtimestamp(replaced.at / 1000, dt.UTC),
             )
         return outcomes
 
@@ -136,7 +138,7 @@ class Publication:
         self._note(replaced)
         lost |= replaced.superseded
         self._agree([key for key in keys if key in quarantine_epochs], quarantine_epochs if not lost else {})
-        return Replaced(replaced.version, lost, replaced.epochs, replaced.recovered)
+        return Replaced(replaced.version, lost, replaced.epochs, replaced.recovered, replaced.at)
 
     def _keep_evidence(self, documents: Sequence[Evidence]) -> None:
         write_evidence(self.target.folder, documents, durable=self.lake.durable)

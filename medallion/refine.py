@@ -20,7 +20,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from medallion.attempts import attempting
+from medallion.attempts import Recoveries, attempting
 from medallion.errors import (
     ConfigurationError,
     Irrecoverable,
@@ -32,7 +32,8 @@ from medallion.errors import (
 from medallion.evidence import Evidence, EvidenceReader, drop_held, hold, write_evidence
 from medallion.failpoints import reach
 from medallion.gaps import irrecoverable
-from medallion.inputs import Connect, Pinned
+from medallion.identity import Basis
+from medallion.inputs import Connect
 from medallion.isolation import check_publishes
 from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Superseded, Unchanged
@@ -44,6 +45,7 @@ from medallion.staging import as_stored, stage
 from medallion.stale import contract_digest
 from medallion.steps import BronzeSteps, Candidate, RefinedSteps
 from medallion.tables import Table
+from medallion.telemetry import Teller, tell
 from medallion.verdict import Verdict
 
 __all__ = ["Attempt", "Run", "pending", "refine", "watching"]
@@ -92,7 +94,7 @@ def watching(watcher: Callable[[str, int], None]) -> Iterator[None]:
 def pending(table: Table, keys: Sequence[str], run: Run) -> list[str]:
     """The partitions that :func:`refine` would not find unchanged at first sight, in order. Commits nothing.
 
-    A partition whose reference table has changed counts as pending; only its rows can tell whether the change matters.
+    A partition whose reference table has changed counts as pending if it uses a row that did.
     """
     attempt = Attempt(table, run)
     waiting = set(attempt.identify(keys))
@@ -135,18 +137,13 @@ class Attempt:
     def __init__(self, table: Table, run: Run) -> None:
         self.table, self.run_, self.lake = table, run, run.lake
         self.id = uuid.uuid4().hex
+        self.began = dt.datetime.now(dt.UTC)
         self.target = self.lake.pin(table.path, table.partition)
-        self.inputs = {
-            name: Pinned(each, self.lake.pin(each.table.path, each.table.partition))
-            for name, each in table.inputs.items()
-        }
-        self.references = {
-            column: (reference, self.lake.pin(reference.table.path, reference.table.partition))
-            for column, reference in table.references.items()
-        }
+        self.basis = Basis.pin(table, lambda each: self.lake.pin(each.path, each.partition))
+        self.inputs, self.references = self.basis.inputs, self.basis.references
         self.contract = contract_digest(table)
         self._evidence = EvidenceReader(self.target.folder)
-        self.recoveries: dict[str, str] = {}
+        self.recoveries = Recoveries()
         self.outcomes: dict[str, Outcome] = {}
         self.publication = Publication(table, self.target, self._metadata())
 
@@ -162,6 +159,7 @@ class Attempt:
     def run(self, keys: Sequence[str]) -> dict[str, Outcome]:
         """Settle all partitions, and what attempts that died have left of them."""
         reach("pinned")
+        told = False
         try:
             waiting = self.identify(keys)
             reach("identified")
@@ -169,13 +167,22 @@ class Attempt:
                 self._settle_all(waiting)
                 self._agree(keys)
                 self.recoveries.update(self.publication.unacknowledged)
+                self._tell(keys)
+                told = True
         except OSError as error:  # no room even for a record, or to keep the source files
             for key in keys:
                 self.outcomes.setdefault(key, Failed(self._storage_failed(key, error)))
+            if not told:
+                self._tell(keys)
         return {
             key: replace(outcome, recovery=self.recoveries[key]) if key in self.recoveries else outcome
             for key, outcome in self.outcomes.items()
         }
+
+    def _tell(self, keys: Sequence[str]) -> None:
+        """Keep in the ledger what became of the partitions."""
+        teller = Teller(self.id, self.run_.run_id, self.began, dt.datetime.now(dt.UTC))
+        tell(self.lake, self.table, {key: self.outcomes[key] for key in keys}, teller, self.recoveries)
 
     def _agree(self, keys: Sequence[str]) -> None:
         """See to it that the quarantine holds what belongs to the live versions, where an earlier attempt died."""
@@ -224,7 +231,8 @@ class Attempt:
             name = str(error).partition('"')[2].partition('"')[0] or str(error).split()[-1].strip("'\"")
             had = next(iter(self.inputs.values())).snapshot.columns(key)
             verdict = self.table.gate.missing_column(key, name, had)
-            return self._hold(Prepared({key: self.evidence(key, "", verdict)}, ()))
+            made_of = {"inputs": self.basis.inputs_of(key), "references": self.basis.whole_references()}
+            return self._hold(Prepared({key: self.evidence(key, "", verdict, **made_of)}, ()))
         if isinstance(error, MedallionError):
             return Failed(error)
         return Failed(TransformFailed(self.table.path, key, error))
@@ -275,7 +283,7 @@ class Attempt:
             evidence = candidate.evidence[key]
             live = self.live_evidence(key)
             if self.target.batch_id(key) == evidence.batch_id:
-                outcomes[key] = self.unchanged(key, live or self._write_again(key, evidence))
+                outcomes[key] = self.unchanged(key, live or self._write_again(key, candidate))
             elif live is not None and live.revision > self.table.revision and self.run_.downgrade is None:
                 outcomes[key] = Failed(RevisionRefused(self.table.path, key, self.table.revision, live.revision))
             elif evidence.verdict.blocked:
@@ -288,9 +296,15 @@ class Attempt:
             outcomes.update(self.publication.publish(prepared, self.live_evidence))
         return outcomes
 
-    def _write_again(self, key: str, evidence: Evidence) -> Evidence:
+    def _write_again(self, key: str, candidate: Candidate) -> Evidence:
         """Restore the evidence of a live batch that has lost it. Its files stay: they say the same under that name."""
-        restored = replace(evidence, content=self.target.content(key) or "")
+        evidence = self._encode([key], candidate).evidence[key]
+        refused = evidence.refused
+        if refused is not None and self.table.quarantine_path is not None:
+            quarantine = self.lake.pin(self.table.quarantine_path, self.table.partition)
+            if quarantine.batch_id(key) == evidence.batch_id:
+                refused = quarantine.content(key)
+        restored = replace(evidence, content=self.target.content(key) or "", refused=refused)
         write_evidence(self.target.folder, [restored], durable=self.lake.durable)
         return restored
 
@@ -343,6 +357,7 @@ class Attempt:
             "table": table.path,
             "run_id": self.run_.run_id,
             "attempt": self.id,
+            "started_at": self.began.isoformat(),
             "revision": table.revision,
             "transform": table.transform_digest,
             "contract": self.contract,

@@ -23,10 +23,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from medallion import savepoints
+from medallion import ledger, savepoints
 from medallion.cut import outdated, paths_of
 from medallion.digests import digest_bytes, digest_file
 from medallion.errors import RestoreRefused, SavepointRefused
+from medallion.evidence import EvidenceReader
 from medallion.failpoints import reach
 from medallion.lake import Lake, Replacement, Snapshot
 from medallion.past_states import Goal
@@ -35,6 +36,8 @@ from medallion.publication import Publication, reconcile
 from medallion.restore_intents import BACK, FORWARD, Claim, Intent, Move, claimed, open_intent, record, settle
 from medallion.staging import DataFile, Staged, in_parallel
 from medallion.tables import Table
+from medallion.telemetry import Row, commit_rows, recovery_rows
+from medallion.verify import verify
 
 __all__ = ["INCOMPLETE", "RECOVERED", "ROLLED_BACK", "Goal", "RestorePlan", "Restored", "plan", "restore", "resume"]
 
@@ -98,14 +101,16 @@ class Restored:
     """How a restore has ended.
 
     Attributes:
-        outcome: ``recovered``: everything is as it was to be, and was compared. ``incomplete``: live attempts overtook
-            some partitions. ``rolled back``: everything is as it was before the restore.
+        outcome: ``recovered``: everything is as it was to be, and verified. ``incomplete``: live attempts overtook some
+            partitions, or something differs. ``rolled back``: everything is as it was before the restore, and verified.
         overtaken: partitions that somebody else committed meanwhile, by table, with what happened.
-        differences: where a table holds something else than it was to.
+        differences: where a table holds something else than it was to, and what verification found.
         stale: partitions that are not what their inputs and code would make of them, by table, with the reason.
         replaced, dropped: how many partitions of each table.
         versions: of the tables that were committed.
         files, rows: that were put back.
+        id: names the restore in its commits.
+        scope, volume: of each table, which partitions, and how many rows were put back.
         decided_at, completed_at: by the clock of whoever ran it; the difference is the observed recovery time.
     """
 
@@ -126,6 +131,9 @@ class Restored:
     overtaken: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     differences: Sequence[str] = ()
     stale: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    id: str = ""
+    scope: Mapping[str, str] = field(default_factory=dict)
+    volume: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -301,19 +309,22 @@ def _goal(move: Move, direction: str) -> tuple[Files, Files]:
 
 def _carry_out(project: Project, lake: Lake, intent: Intent, clock: Clock) -> Restored:
     overtaken: Overtaken = {}
-    versions: dict[str, int | None] = {}
-    for table in project.tables:
-        if not any(path in intent.moves for path in paths_of(table)):
-            continue
+    tables = [table for table in project.tables if any(path in intent.moves for path in paths_of(table))]
+    for table in tables:
         if lost := _restore_table(table, lake, intent):
             overtaken[table.path] = lost
         reach("restore table done")
+    ledger.record(lake, [row for table in tables for row in _rows(lake, table, intent)])
     pins = {path: lake.pin(path, t.partition) for t in project.tables for path in paths_of(t)}
     versions = {path: pins[path].version for path in intent.moves}
     differences = [each for path in intent.contents for each in _differences(pins[path], intent)]
+    verified = verify(project, lake, [table.path for table in tables], run_id=intent.run_id, clock=clock)
+    differences += map(str, verified.differences)
     reach("restore verified")
-    done = ROLLED_BACK if intent.claim.direction == BACK else RECOVERED
-    tables = {path: some for path, some in intent.moves.items() if not path.startswith("quarantine/")}
+    way = intent.claim.direction
+    wanted = _wanted(intent, way)
+    done = ROLLED_BACK if way == BACK else RECOVERED
+    moves = {table.path: intent.moves.get(table.path, ()) for table in tables}
     told = Restored(
         number=intent.number,
         target=intent.target,
@@ -325,17 +336,26 @@ def _carry_out(project: Project, lake: Lake, intent: Intent, clock: Clock) -> Re
         decided_at=intent.decided_at,
         completed_at=clock().isoformat(),
         versions=versions,
-        replaced={path: sum(bool(move.after) for move in moves) for path, moves in tables.items()},
-        dropped={path: sum(not move.after for move in moves) for path, moves in tables.items()},
-        files=sum(len(files) for files in _wanted(intent, intent.claim.direction).values()),
-        rows=sum(file.rows for files in _wanted(intent, intent.claim.direction).values() for file in files),
+        replaced={path: sum(bool(_goal(m, way)[1]) for m in some) for path, some in moves.items()},
+        dropped={path: sum(not _goal(m, way)[1] for m in some) for path, some in moves.items()},
+        files=sum(map(len, wanted.values())),
+        rows=sum(file.rows for files in wanted.values() for file in files),
         overtaken=overtaken,
         differences=tuple(differences),
         stale=outdated(project, pins),
+        id=intent.id,
+        scope={path: _scope(some) for path, some in moves.items()},
+        volume={path: sum(file.rows for file in wanted.get(path, ())) for path in moves},
     )
     settle(lake, intent, asdict(told))
+    ledger.record(lake, recovery_rows(asdict(told)))
     reach("restore settled")
     return told
+
+
+def _scope(moves: Sequence[Move]) -> str:
+    keys = [move.key for move in moves]
+    return keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]} ({len(keys)} partitions)" if keys else ""
 
 
 def _restore_table(table: Table, lake: Lake, intent: Intent) -> dict[str, str]:
@@ -381,11 +401,16 @@ def _standing(files: Mapping[str, Files], batches: Mapping[str, str], onto: Snap
     return Replacement(pairs, {key: batches[key] for key in files}, onto.schema, standing=True)
 
 
+def _attempt(intent: Intent) -> str:
+    return intent.id if intent.claim.direction == FORWARD else f"{intent.id}-back"
+
+
 def _metadata(table: Table, intent: Intent) -> dict[str, Any]:
     return {
         "table": table.path,
         "run_id": intent.run_id,
-        "attempt": intent.id if intent.claim.direction == FORWARD else f"{intent.id}-back",
+        "attempt": _attempt(intent),
+        "started_at": intent.decided_at,
         "restore": {
             "number": intent.number,
             "target": intent.target,
@@ -393,6 +418,15 @@ def _metadata(table: Table, intent: Intent) -> dict[str, Any]:
             "reason": intent.reason,
         },
     }
+
+
+def _rows(lake: Lake, table: Table, intent: Intent) -> list[Row]:
+    """A row of the ledger for each partition of a table that a restore has committed, as its commits tell it."""
+    snapshot = lake.pin(table.path, table.partition)
+    keys = {move.key for move in intent.moves.get(table.path, ())}
+    commits = snapshot.commits(None, partial=True) or []
+    rows = commit_rows(table, commits, EvidenceReader(snapshot.folder), keys)
+    return [row for row in rows if row["attempt"] in {intent.id, f"{intent.id}-back"}]
 
 
 def _contents(snapshot: Snapshot) -> dict[str, str]:

@@ -62,12 +62,14 @@ class Replaced:
         superseded: the partitions that another attempt had committed meanwhile; nothing of them was published.
         epochs: of the partitions that were committed, as they stand by this commit.
         recovered: whether the acknowledgement of the commit was lost, and the log told of it.
+        at: when it was committed, in milliseconds since 1970, as the commit itself says.
     """
 
     version: int | None
     superseded: Mapping[str, Superseded]
     epochs: Mapping[str, int]
     recovered: bool = False
+    at: int | None = None
 
 
 @dataclass(eq=False)
@@ -95,6 +97,11 @@ class Snapshot:
     def files(self) -> Mapping[str, tuple[DataFile, ...]]:
         """The live files by partition key."""
         return _Files(self)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The live files' paths and sizes in bytes, whoever wrote them."""
+        return dict(self.actions.select("path", "size_bytes").iter_rows()) if self.actions.height else {}
 
     def batch_id(self, key: str) -> str | None:
         """The batch that the live files of a partition carry; None if there are none."""
@@ -204,6 +211,7 @@ def named_snapshot(newest: Snapshot, version: int | None, files: Mapping[str, Se
             "path": file.path,
             "size_bytes": file.size,
             "num_records": file.rows,
+            "modification_time": file.modified,
             **({f"partition.{partition.column}": key} if partition.column else {}),
         }
         for key, some in files.items()
@@ -219,6 +227,7 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
         self._path, self._folder = snapshot.path, snapshot.folder
         self._actions = snapshot.actions
         self._rows: dict[str, list[int]] = {}
+        self._seen: dict[str, tuple[DataFile, ...]] = {}
         column = snapshot.partition.column
         if not column or self._actions.is_empty():
             keys = [Whole.KEY] * self._actions.height
@@ -228,7 +237,9 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
             self._rows.setdefault(key, []).append(row)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
-        return tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+        if key not in self._seen:
+            self._seen[key] = tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+        return self._seen[key]
 
     def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
         named = parse_name(action["path"])
@@ -238,7 +249,9 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
                 "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
                 "point the feed at another table name."
             )
-        return DataFile(key, action["path"], *named, action["num_records"], action["size_bytes"])
+        return DataFile(
+            key, action["path"], *named, action["num_records"], action["size_bytes"], action["modification_time"]
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

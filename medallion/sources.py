@@ -26,7 +26,7 @@ from medallion.staging import in_parallel, stored_type
 from medallion.store import Place, readable, relative, sync, write_durably
 from medallion.tables import Table
 
-__all__ = ["Landed", "LandingZone", "collect_sources", "header", "parse"]
+__all__ = ["Landed", "LandingZone", "collect_sources", "header", "look_for_sources", "parse"]
 
 _KEPT = "_sources"
 _PATH = "_path"
@@ -93,33 +93,49 @@ def collect_sources(
     folder.mkdir(parents=True, exist_ok=True)
 
     def collect(key: str) -> Landed | SourceError:
-        path = landing.path(table, key)
-        name = str(path.relative_to(landing.root))
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            if key in table.closed:
-                return Landed(key, None, table.closed[key])
-            return SourceMissing(table.path, key, name, str(landing.root))
-        except OSError as error:  # no permission, a folder, a broken disk: this partition's trouble alone
-            return SourceUnreadable(table.path, key, name, error.strerror or str(error), None)
-        sha256 = hashlib.sha256(data).hexdigest()
-        said = _manifest(table, key, landing)
-        if isinstance(said, SourceError):
-            return said
-        if said.get("sha256", sha256) != sha256:
-            reason = f"its SHA-256 is {sha256}, and the manifest says {said['sha256']}"
-            return SourceIncomplete(table.path, key, name, reason)
-        kept = folder / sha256
-        if not kept.exists() or kept.stat().st_size != len(data):
-            write_durably(kept, data, durable=durable)
-        return Landed(key, SourceFile(name, sha256, len(data), str(relative(kept, lake))), rows=said.get("rows"))
+        found, data = _read_landed(table, key, landing, lake)
+        if isinstance(found, Landed) and found.file is not None:
+            kept = lake / found.file.kept
+            if not kept.exists() or kept.stat().st_size != len(data):
+                write_durably(kept, data, durable=durable)
+        return found
 
     results = dict(zip(keys, in_parallel(collect, keys), strict=True))
     if durable:
         sync(folder)
     found = [each for each in results.values() if isinstance(each, Landed)]
     return found, {key: each for key, each in results.items() if isinstance(each, SourceError)}
+
+
+def look_for_sources(
+    table: Table, keys: Sequence[str], landing: LandingZone, lake: Place
+) -> dict[str, Landed | SourceError]:
+    """What :func:`collect_sources` would find, read and hashed, and nothing kept."""
+    found = in_parallel(lambda key: _read_landed(table, key, landing, lake)[0], keys)
+    return dict(zip(keys, found, strict=True))
+
+
+def _read_landed(table: Table, key: str, landing: LandingZone, lake: Place) -> tuple[Landed | SourceError, bytes]:
+    """What lies in the landing zone for a partition, and the file's bytes."""
+    path = landing.path(table, key)
+    name = str(path.relative_to(landing.root))
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if key in table.closed:
+            return Landed(key, None, table.closed[key]), b""
+        return SourceMissing(table.path, key, name, str(landing.root)), b""
+    except OSError as error:  # no permission, a folder, a broken disk: this partition's trouble alone
+        return SourceUnreadable(table.path, key, name, error.strerror or str(error), None), b""
+    sha256 = hashlib.sha256(data).hexdigest()
+    said = _manifest(table, key, landing)
+    if isinstance(said, SourceError):
+        return said, b""
+    if said.get("sha256", sha256) != sha256:
+        reason = f"its SHA-256 is {sha256}, and the manifest says {said['sha256']}"
+        return SourceIncomplete(table.path, key, name, reason), b""
+    kept = str(relative(lake / table.path / _KEPT / sha256, lake))
+    return Landed(key, SourceFile(name, sha256, len(data), kept), rows=said.get("rows")), data
 
 
 def _manifest(table: Table, key: str, landing: LandingZone) -> dict[str, Any] | SourceError:

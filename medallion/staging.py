@@ -58,6 +58,7 @@ class DataFile:
         digest: of its bytes; equal rows give equal bytes.
         rows: in the file.
         size: in bytes.
+        modified: when it was added, in milliseconds since 1970, as the log says; 0 before it is.
     """
 
     partition: str
@@ -66,6 +67,7 @@ class DataFile:
     digest: str
     rows: int
     size: int
+    modified: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -18,14 +18,15 @@ from medallion.errors import (
     SourceUnreadable,
     TransformFailed,
 )
-from medallion.evidence import Evidence, EvidenceReader, read_held
+from medallion.evidence import Evidence, EvidenceReader
 from medallion.failpoints import reach
 from medallion.gate import Split
+from medallion.identity import refined_batch_id, source_batch_id
 from medallion.inputs import Pinned, attach_target, reference_values, transformed, used_digests
-from medallion.lake import Snapshot
 from medallion.outcomes import Failed
 from medallion.partitions import Whole
 from medallion.published import History
+from medallion.rekeying import changed_uses
 from medallion.sources import Landed, collect_sources, header, parse
 from medallion.verdict import Verdict
 
@@ -74,18 +75,13 @@ class BronzeSteps:
         waiting = []
         for each in landed:
             live = self.attempt.target.batch_id(each.key)
-            evidence = self.attempt.live_evidence(each.key) if live == self._batch_id(each) else None
+            evidence = self.attempt.live_evidence(each.key) if live == source_batch_id(self.table, each) else None
             if evidence is not None:
                 self.attempt.outcomes[each.key] = self.attempt.unchanged(each.key, evidence)
             else:
                 self.landed[each.key] = each
                 waiting.append(each.key)
         return waiting
-
-    def _batch_id(self, landed: Landed) -> str:
-        # The file's name counts, since it is stored in every row.
-        content = [landed.file.name, landed.file.sha256] if landed.file else ["closed", landed.closed]
-        return digest(self.table.path, landed.key, self.table.revision, self.table.transform_digest, content)
 
     def slices(self, keys: Sequence[str]) -> Iterator[list[str]]:
         """Cut by estimated bytes in memory, and so that the files of a slice have the same columns.
@@ -126,7 +122,7 @@ class BronzeSteps:
             verdict = Verdict(self.table.path, each.key, count, count)
             sources = (each.file,) if each.file else ()
             evidence[each.key] = self.attempt.evidence(
-                each.key, self._batch_id(each), verdict, sources=sources, closed=each.closed
+                each.key, source_batch_id(self.table, each), verdict, sources=sources, closed=each.closed
             )
         return Candidate(Split(rows, pl.DataFrame(), {}, {}), evidence)
 
@@ -135,7 +131,7 @@ class RefinedSteps:
     """The steps of a table that is built from other tables and judged by a contract."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self.attempt, self.table = attempt, attempt.table
+        self.attempt, self.table, self.basis = attempt, attempt.table, attempt.basis
         self.values: dict[str, pl.Series] = {}
         self.history = History(self.table.partition.keys(), self._past)
         self._first_evidence = EvidenceReader(next(iter(attempt.inputs.values())).snapshot.folder)
@@ -143,71 +139,32 @@ class RefinedSteps:
     def identify(self, keys: Sequence[str]) -> list[str]:
         """Settle what lacks an input and what is certainly live already; return the rest."""
         waiting = []
+        rekeyed: dict[str, tuple[str, ...]] = {}
+        made: dict[str, Evidence] = {}
         for key in keys:
-            missing = self._missing(key)
+            missing = self.basis.missing(key)
             if missing:
                 self.attempt.outcomes[key] = Failed(InputNotCommitted(self.table.path, key, missing))
                 continue
             live = self.attempt.live_evidence(key)
-            if live is not None and self._certainly_live(key, live):
-                self.attempt.outcomes[key] = self.attempt.unchanged(key, live)
+            changes = self.basis.changes(key, live) if live is not None else None
+            if live is not None and changes is not None and (not changes or changes.only_references):
+                made[key] = live
+                if changes:
+                    rekeyed[key] = changes.references
+                    waiting.append(key)
                 continue
             waiting.append(key)
-        return waiting
+        matters = changed_uses(self.basis, self.attempt.target, made, rekeyed) if rekeyed else {}
+        for key, live in made.items():
+            if not matters.get(key):
+                self.attempt.outcomes[key] = self.attempt.unchanged(key, live)
+        return [key for key in waiting if key not in made or matters.get(key)]
 
     def _past(self, key: str) -> Verdict | None:
         """The verdict of a committed partition, for rules that look back."""
         evidence = self.attempt.live_evidence(key)
         return None if evidence is None else evidence.verdict
-
-    def _missing(self, key: str) -> tuple[tuple[str, str, str], ...]:
-        wanted = [
-            (pinned.snapshot, each)
-            for pinned in self.attempt.inputs.values()
-            for each in pinned.input.keys_for(self.table.partition, key)
-        ]
-        wanted += [(snapshot, Whole.KEY) for _, snapshot in self.attempt.references.values()]
-        lacking = [(snapshot, each) for snapshot, each in wanted if snapshot.content(each) is None]
-        return tuple((snapshot.path, each, self._why(snapshot, each)) for snapshot, each in lacking)
-
-    def _why(self, snapshot: Snapshot, key: str) -> str:
-        held = read_held(snapshot.folder, key)
-        if held is None:
-            return "not committed"
-        return "blocked by its gate: " + ", ".join(finding.rule for finding in held.verdict.blocking)
-
-    def _inputs_of(self, key: str) -> dict[str, dict[str, Any]]:
-        return {
-            name: {
-                "table": pinned.snapshot.path,
-                "version": pinned.snapshot.version,
-                "partitions": pinned.contents(self.table.partition, key),
-            }
-            for name, pinned in self.attempt.inputs.items()
-            if pinned.counts_whole
-        }
-
-    def _whole_references(self) -> dict[str, dict[str, Any]]:
-        by_key = {name: p.snapshot for name, p in self.attempt.inputs.items() if not p.counts_whole}
-        known_in = {f"{column}.known_in": snapshot for column, (_, snapshot) in self.attempt.references.items()}
-        return {
-            name: {"table": s.path, "version": s.version, "content": s.content(Whole.KEY)}
-            for name, s in {**by_key, **known_in}.items()
-        }
-
-    def _certainly_live(self, key: str, live: Evidence) -> bool:
-        """Whether nothing at all changed since the live batch. If a reference did, only the rows can tell."""
-        mine = self._inputs_of(key)
-        same_inputs = {name: each["partitions"] for name, each in mine.items()} == {
-            name: each["partitions"] for name, each in live.inputs.items()
-        }
-        same_references = {name: each["content"] for name, each in self._whole_references().items()} == {
-            name: each["content"] for name, each in live.references.items()
-        }
-        same_code = (live.revision, live.transform, live.contract) == (
-            self.table.revision, self.table.transform_digest, self.attempt.contract,
-        )  # fmt: skip
-        return same_inputs and same_references and same_code
 
     def slices(self, keys: Sequence[str]) -> Iterator[list[str]]:
         """Cut by estimated bytes in memory, and so that the raw files of a slice have the same columns."""
@@ -272,18 +229,14 @@ class RefinedSteps:
         evidence = {}
         for key in keys:
             verdict = split.verdicts.get(key) or Verdict(self.table.path, key, 0, 0)
-            references = self._whole_references()
+            references = self.basis.whole_references()
             for name, each in references.items():
                 column = name.removesuffix(".known_in")
                 each["used"] = (
                     used[name].get(key) if name in used else digest(split.unknown.get(column, {}).get(key, []))
                 )
-            inputs = self._inputs_of(key)
-            batch_id = digest(
-                self.table.path, key, self.table.revision, self.table.transform_digest, self.attempt.contract,
-                {name: each["partitions"] for name, each in inputs.items()},
-                {name: each["used"] for name, each in references.items()},
-            )  # fmt: skip
+            inputs = self.basis.inputs_of(key)
+            batch_id = refined_batch_id(self.table, key, self.attempt.contract, inputs, references)
             evidence[key] = self.attempt.evidence(
                 key, batch_id, verdict, inputs=inputs, references=references, closed=closed.get(key)
             )

@@ -1,6 +1,7 @@
 """Restoring: what is made current again, what is left alone, what is refused beforehand, and what is said of it."""
 
 import datetime as dt
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -8,14 +9,16 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from polars.testing import assert_frame_equal
 
-from medallion import savepoints
+from medallion import ledger, savepoints
 from medallion.errors import RestoreRefused, RestoreUnfinished, SavepointRefused
 from medallion.failpoints import Interrupted, armed
 from medallion.held import approve
 from medallion.lake import Lake
 from medallion.past_states import at_time, at_version, of_savepoint
 from medallion.project import Project
+from medallion.rebuilding import contradictions, rebuild
 from medallion.refine import Run, refine
 from medallion.restore import INCOMPLETE, RECOVERED, ROLLED_BACK, Restored, plan, restore, resume
 from medallion.restore_intents import open_intent, settled
@@ -89,10 +92,10 @@ def test_only_partitions_that_differ_are_replaced_and_their_epochs_go_up_by_one(
 def test_a_restore_writes_no_data_file_and_removes_none(built: Run, project, shop):
     savepoints.create(project, built.lake, "good")
     spoil(built, shop)
-    root = Path(str(built.lake.root))
-    before = {path: path.stat().st_mtime_ns for path in root.rglob("part-*.parquet")}
+    layers = [Path(str(built.lake.root)) / layer for layer in ("bronze", "silver", "quarantine", "gold")]
+    before = {path: path.stat().st_mtime_ns for layer in layers for path in layer.rglob("part-*.parquet")}
     restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="test")
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("part-*.parquet")} == before
+    assert {path: path.stat().st_mtime_ns for layer in layers for path in layer.rglob("part-*.parquet")} == before
 
 
 def test_a_partition_that_was_not_there_is_dropped_and_can_be_built_again(landed: Run, project, shop):
@@ -424,3 +427,44 @@ def test_a_restore_completes_when_the_clock_of_the_decision_is_given(built: Run,
     decided = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=10)
     told = restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="test", decided_at=decided)
     assert 600 < told.seconds < 700
+
+
+def test_the_ledger_tells_of_restored_partitions_and_of_the_recovery_and_agrees_with_the_tables(
+    built: Run, project, shop
+):
+    savepoints.create(project, built.lake, "good")
+    spoil(built, shop)
+    told = restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="wrong orders")
+    rows = ledger.read(built.lake)
+    silver = rows.filter(pipeline_name="silver/orders")
+    (restored,) = silver.filter(status="restored").to_dicts()
+    assert (restored["partition"], restored["reason"], restored["attempt"]) == (SECOND, "wrong orders", told.id)
+    assert restored["batch_id"] == pin(shop.orders, built).batch_id(SECOND)
+    (recovery,) = silver.filter(status="recovered").to_dicts()
+    assert (recovery["recovery_scope"], recovery["replay_volume"]) == (SECOND, 3)
+    assert recovery["rto_observed"] == told.seconds
+    assert recovery["reconciliation_status"] == "reconciled"
+    assert contradictions(built.lake, project) == []
+
+
+def test_a_ledger_that_was_deleted_is_rebuilt_with_its_restores(built: Run, project, shop):
+    savepoints.create(project, built.lake, "good")
+    spoil(built, shop)
+    restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="wrong orders")
+    before = ledger.read(built.lake, ["restored", "recovered"]).sort("pipeline_name", "status")
+    shutil.rmtree(Path(str(built.lake.root)) / "ops")
+    rebuild(built.lake, project)
+    after = ledger.read(built.lake, ["restored", "recovered"]).sort("pipeline_name", "status")
+    assert_frame_equal(before, after)
+    assert before.height > 0
+
+
+def test_a_restore_that_verification_does_not_confirm_is_not_called_recovered(built: Run, project, shop):
+    savepoints.create(project, built.lake, "good")
+    spoil(built, shop)
+    (file,) = pin(shop.orders, built).files[FIRST]  # not to be replaced, and altered at rest
+    path = Path(str(built.lake.root)) / "silver/orders" / file.path
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    told = restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="test")
+    assert told.outcome == INCOMPLETE
+    assert any(file.path in each or FIRST in each for each in told.differences)
