@@ -14,6 +14,7 @@
     ├── TransformFailed         the feed's own function raised
     ├── PartitionBlocked        the gate refused a partition (raised only where a caller asks for an exception)
     ├── Superseded              another attempt committed this partition first
+    ├── PlanOutdated            the lake or the code has moved since a plan was made
     ├── HeldCandidate           a blocked candidate cannot be approved or discarded
     ├── SavepointRefused        a savepoint cannot be made, found, dropped or relied on
     ├── RestoreRefused          a state cannot be made current again; nothing was changed
@@ -44,6 +45,7 @@ __all__ = [
     "MedallionError",
     "NotRecoverable",
     "PartitionBlocked",
+    "PlanOutdated",
     "RestoreRefused",
     "RestoreUnfinished",
     "RevisionRefused",
@@ -293,6 +295,21 @@ class StorageFailed(_AtPartition):
             partition,
             what,
             f"Make room or mend the store, and replay {table} {partition}; what is left over is recognised.",
+        )
+
+
+class PlanOutdated(MedallionError):
+    """What a plan was made of has moved on, so that it may no longer say what it would do and why."""
+
+    failure_class = "fence"
+
+    def __init__(self, plan: str, moved: tuple[str, ...]) -> None:
+        self.plan, self.moved = plan, moved
+        more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
+        super().__init__(
+            f"plan {plan} is outdated: {'; '.join(moved[:3])}{more}. Nothing was executed. Make it again and execute "
+            "that (medallion execute PLANFILE --replan), or execute it as it stands (medallion execute PLANFILE "
+            "--accept)."
         )
 
 

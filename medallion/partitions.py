@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -36,6 +37,7 @@ __all__ = [
 
 _SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}(-\d{2})?")
 _RESERVED = {"__HIVE_DEFAULT_PARTITION__", ".", ".."}
 
 
@@ -90,6 +92,31 @@ class Partitioning:
             keys = self.keys()
             raise UnknownPartition(key, f"the table has {len(keys)} partitions, {keys[0]} to {keys[-1]}")
         return key
+
+    def select(self, words: Sequence[str]) -> tuple[str, ...]:
+        """The keys that some words name, in order: a key, or a range ``FIRST..LAST``, both included.
+
+        Either end of a range may be left out. The ends of a range of time need not be keys themselves: ``2017-01-01``
+        is before the first Monday of the year.
+
+        Raises:
+            UnknownPartition: if a word names none.
+        """
+        keys = self.keys()
+        found: set[str] = set()
+        for word in words:
+            first, dots, last = word.partition("..")
+            some = self._between(first, last) if dots else (self.check(word),)
+            if not some:
+                raise UnknownPartition(word, f"no partition lies in that range; there are {keys[0]} to {keys[-1]}")
+            found.update(some)
+        return tuple(key for key in keys if key in found)
+
+    def _between(self, first: str, last: str) -> tuple[str, ...]:
+        keys = self.keys()
+        start = keys.index(self.check(first)) if first else 0
+        end = keys.index(self.check(last)) if last else len(keys) - 1
+        return keys[start : end + 1]
 
     def value(self, key: str) -> object:
         """The value of the partition column for ``key``."""
@@ -196,6 +223,12 @@ class TimePartitioning(Partitioning):
     def keys(self) -> tuple[str, ...]:
         """All keys from start to end, in the order of time."""
         return self._keys
+
+    def _between(self, first: str, last: str) -> tuple[str, ...]:
+        for end in filter(None, (first, last)):
+            if not _MOMENT.fullmatch(end):
+                raise UnknownPartition(end, "an end of a range is written YYYY-MM-DD, or YYYY-MM-DD-HH for hours")
+        return tuple(key for key in self._keys if (not first or key >= first) and (not last or key <= last))
 
     def value(self, key: str) -> object:
         """The date that the partition column holds for ``key``."""

@@ -67,6 +67,7 @@ class Run:
         slice_bytes: estimated bytes of a slice in memory; a slice is one commit and the most that is redone after a
             crash.
         downgrade: why a lower revision may replace a higher one; None refuses it. The reason is recorded.
+        plan_id: of the plan that asks for it; recorded with every commit. None if there is none.
     """
 
     lake: Lake
@@ -76,6 +77,7 @@ class Run:
     connect: Connect = duckdb.connect
     slice_bytes: int = 512 * 1024 * 1024
     downgrade: str | None = None
+    plan_id: str | None = None
 
 
 _watcher: ContextVar[Callable[[str, int], None]] = ContextVar("watcher", default=lambda table, settled: None)
@@ -181,7 +183,7 @@ class Attempt:
 
     def _tell(self, keys: Sequence[str]) -> None:
         """Keep in the ledger what became of the partitions."""
-        teller = Teller(self.id, self.run_.run_id, self.began, dt.datetime.now(dt.UTC))
+        teller = Teller(self.id, self.run_.run_id, self.began, dt.datetime.now(dt.UTC), self.run_.plan_id)
         tell(self.lake, self.table, {key: self.outcomes[key] for key in keys}, teller, self.recoveries)
 
     def _agree(self, keys: Sequence[str]) -> None:
@@ -364,6 +366,7 @@ class Attempt:
             "inputs": {name: [p.snapshot.path, p.snapshot.version] for name, p in self.inputs.items()},
             "packages": _versions(),
             **({"downgrade": self.run_.downgrade} if self.run_.downgrade else {}),
+            **({"plan_id": self.run_.plan_id} if self.run_.plan_id else {}),
         }
 
 

@@ -30,6 +30,7 @@ __all__ = ["Landed", "LandingZone", "collect_sources", "header", "look_for_sourc
 
 _KEPT = "_sources"
 _PATH = "_path"
+_SAMPLE = 1 << 18
 
 
 class LandingZone:
@@ -67,6 +68,18 @@ class LandingZone:
                 stat = path.stat()
                 found[key] = (stat.st_size, stat.st_mtime_ns)
         return found
+
+    def density(self, table: Table, key: str) -> float | None:
+        """Rows a byte of a partition's file, for estimates; None if it cannot be told from its beginning or footer."""
+        path = self.path(table, key)
+        try:
+            if _is_parquet(table):
+                return float(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item()) / path.stat().st_size
+            with path.open("rb") as file:
+                start = file.read(_SAMPLE)
+        except (OSError, pl.exceptions.PolarsError):
+            return None
+        return start.count(b"\n") / len(start) if start else None
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,13 @@ A partition's state tells of its own inputs as they are committed now. Whether t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
+import polars as pl
+
+from medallion import ledger
 from medallion.errors import SourceError, SourceMissing
 from medallion.evidence import Evidence, EvidenceReader, held_candidates
 from medallion.identity import Basis, Changes, source_batch_id
@@ -146,7 +149,7 @@ class Survey:
         failures = _failures(self.lake)
         return {table.path: self._fold(table, failures.get(table.path, {})) for table in self.tables}
 
-    def _fold(self, table: Table, failures: Mapping[str, tuple[str, str]]) -> dict[str, PartitionState]:
+    def _fold(self, table: Table, failures: Mapping[str, Reason]) -> dict[str, PartitionState]:
         look = _Look(self.bases[table.path], self.snapshots[table.path])
         if table.layer == "bronze":
             landed = (
@@ -155,7 +158,11 @@ class Survey:
             found = {key: _ingested(look, key, landed.get(key)) for key in table.partition.keys()}  # noqa: SIM118
         else:
             found = dict(_refined(look))
-        return {key: _failed(look, state, failures[key]) if key in failures else state for key, state in found.items()}
+        looked = table.layer != "bronze" or self.landing is not None
+        return {
+            key: _failed(state, failures[key], looked=looked) if key in failures else state
+            for key, state in found.items()
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,10 +256,27 @@ def _stale(look: _Look, changes: Changes, rekeyed: tuple[str, ...]) -> tuple[Rea
     return (*reasons, *(Reason(Cause.REKEY, name) for name in named))
 
 
-def _failures(lake: Lake) -> dict[str, dict[str, tuple[str, str]]]:
-    """By table and partition, the attempt and the error of failures that are the newest thing the ledger tells."""
-    return {}
+def _failures(lake: Lake) -> dict[str, dict[str, Reason]]:
+    """By table and partition, the failures that are the newest thing the ledger tells."""
+    newest = ledger.latest(lake).filter(pl.col("status") == "failed")
+    found: dict[str, dict[str, Reason]] = {}
+    for table, key, code, error in newest.select("pipeline_name", "partition", "error_code", "error").iter_rows():
+        if code not in _WAITING:
+            found.setdefault(table, {})[key] = Reason(Cause.FAILED, error or code or "")
+    return found
 
 
-def _failed(look: _Look, state: PartitionState, failure: tuple[str, str]) -> PartitionState:
-    return state
+_WAITING = ("INPUT_NOT_COMMITTED", "SUPERSEDED")
+"""What is no failure of the partition's own: there was nothing to build it from, or another attempt built it."""
+
+
+def _failed(state: PartitionState, failure: Reason, *, looked: bool) -> PartitionState:
+    """The state of a partition whose last attempt failed.
+
+    A failure counts as long as there is something to be done. Where nothing has changed, what is live is right whatever
+    happened; only of a source that was not looked at this is not known.
+    """
+    if state.standing is Standing.BLOCKED or (state.standing is Standing.CURRENT and looked):
+        return state
+    reasons = [reason for reason in state.reasons if reason.cause is not Cause.MISSING]
+    return replace(state, standing=Standing.FAILED, reasons=(failure, *reasons))

@@ -5,7 +5,7 @@ One set of steps for tables that take what a source delivers, one for tables tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,9 @@ from medallion.gate import Split
 from medallion.identity import refined_batch_id, source_batch_id
 from medallion.inputs import Pinned, attach_target, reference_values, transformed, used_digests
 from medallion.outcomes import Failed
-from medallion.partitions import Whole
 from medallion.published import History
 from medallion.rekeying import changed_uses
+from medallion.slicing import bytes_of_file, bytes_of_rows, in_slices, rows_read
 from medallion.sources import Landed, collect_sources, header, parse
 from medallion.verdict import Verdict
 
@@ -42,20 +42,6 @@ class Candidate:
 
     split: Split
     evidence: Mapping[str, Evidence]
-
-
-def _in_slices(keys: Sequence[str], weigh: Callable[[str], int], limit: int) -> Iterator[list[str]]:
-    piece: list[str] = []
-    weight = 0
-    for key in keys:
-        mine = weigh(key)
-        if piece and weight + mine > limit:
-            yield piece
-            piece, weight = [], 0
-        piece.append(key)
-        weight += mine
-    if piece:
-        yield piece
 
 
 class BronzeSteps:
@@ -87,20 +73,18 @@ class BronzeSteps:
         """Cut by estimated bytes in memory, and so that the files of a slice have the same columns.
 
         A stored file has the columns that were delivered, whatever was delivered for other partitions: so a column that
-        is missing is seen to be missing, and how a run is sliced does not show. Text grows about threefold in memory,
-        Parquet about twentyfold.
+        is missing is seen to be missing, and how a run is sliced does not show.
         """
-        growth = 20 if str(self.table.source).endswith(".parquet") else 3
 
         def weigh(key: str) -> int:
             file = self.landed[key].file
-            return file.size * growth if file else 0
+            return bytes_of_file(self.table, file.size) if file else 0
 
         groups: dict[tuple[str, ...], list[str]] = {}
         for key in keys:
             groups.setdefault(self._header(key), []).append(key)
         for group in groups.values():
-            yield from _in_slices(group, weigh, self.attempt.run_.slice_bytes)
+            yield from in_slices(group, weigh, self.attempt.run_.slice_bytes)
 
     def _header(self, key: str) -> tuple[str, ...]:
         try:
@@ -168,16 +152,11 @@ class RefinedSteps:
 
     def slices(self, keys: Sequence[str]) -> Iterator[list[str]]:
         """Cut by estimated bytes in memory, and so that the raw files of a slice have the same columns."""
-        column_count = max((len(p.snapshot.schema) for p in self.attempt.inputs.values()), default=1)
+        snapshots = {pinned.input.table.path: pinned.snapshot for pinned in self.basis.inputs.values()}
 
         def weigh(key: str) -> int:
-            rows = sum(
-                pinned.snapshot.rows(each)
-                for pinned in self.attempt.inputs.values()
-                if not isinstance(pinned.input.table.partition, Whole) or isinstance(self.table.partition, Whole)
-                for each in pinned.input.keys_for(self.table.partition, key)
-            )
-            return rows * column_count * 16
+            rows = rows_read(self.table, key, lambda source, each: snapshots[source.path].rows(each))
+            return bytes_of_rows(self.basis, rows)
 
         groups: dict[tuple[str, ...], list[str]] = {}
         closed = [key for key in keys if self._closed(key) is not None]
@@ -187,7 +166,7 @@ class RefinedSteps:
         if closed:  # nothing is read for them, so they go with any group
             groups.setdefault(next(iter(groups), ()), []).extend(closed)
         for group in groups.values():
-            yield from _in_slices(group, weigh, self.attempt.run_.slice_bytes)
+            yield from in_slices(group, weigh, self.attempt.run_.slice_bytes)
 
     @property
     def _raw(self) -> tuple[str, Pinned] | None:

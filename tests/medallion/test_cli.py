@@ -1,7 +1,6 @@
 """The operator's words, on a project of one feed file: no Dagster, and one message for every mistake."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,34 +14,7 @@ from medallion.project import Project, feeds_of, load_project
 from medallion.refine import Run, refine
 from tests.builders import FIRST, SECOND, THIRD, land_orders, land_products, make_run, order, orders_of
 
-SHOP = '''"""The shop of the tests."""
-
-from tests.builders import make_shop
-
-SHOP = make_shop()
-raw_products, products, raw_orders, orders = SHOP.raw_products, SHOP.products, SHOP.raw_orders, SHOP.orders
-'''
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project folder with one feed; it is the working directory."""
-    name = f"feeds_{os.urandom(6).hex()}"  # Python keeps one module under a name, and each test has its own
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text("")
-    (tmp_path / name / "shop.py").write_text(SHOP)
-    (tmp_path / "pyproject.toml").write_text(f'[tool.medallion]\nfeeds = "{name}"\n')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    monkeypatch.delenv("MEDALLION_LAKE", raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def project(folder: Path) -> Project:
-    sys.path.insert(0, str(folder))
-    return load_project(feeds_of(folder))
 
 
 @pytest.fixture
