@@ -219,8 +219,9 @@ class PartitionBlocked(_AtPartition):
             table,
             partition,
             f"blocked by {'; '.join(reasons)}. {_STANDS}",
-            f"The candidate is held under the table's _held folder; repair the source or the rule and replay "
-            f"{table} {partition}.",
+            f"The candidate is held. Look at it: medallion inspect {table} {partition}. Then repair the source or the "
+            f"rule and replay {table} {partition}, or publish it as it is: medallion approve {table} {partition} "
+            "--reason WHY.",
         )
 
 
