@@ -146,9 +146,12 @@ class EvidenceReader:
         """Look into the table's folder when first asked."""
         self._folder: Place = table / _FOLDER
         self._packed: dict[str, tuple[bytes, Place]] | None = None
+        self._alone: frozenset[str] = frozenset()
 
     def __call__(self, batch_id: str) -> Evidence | None:
         """The document of a batch; None if it is gone."""
+        if self._packed is not None and batch_id in self._packed and batch_id not in self._alone:
+            return Evidence.from_json(*self._packed[batch_id])
         path = self._folder / f"{batch_id}.json"
         try:
             return Evidence.from_json(path.read_bytes(), path)
@@ -174,6 +177,8 @@ class EvidenceReader:
             yield Evidence.from_json(line, pack)
 
     def _unpack(self) -> dict[str, tuple[bytes, Place]]:
+        # A batch that lies alone and in a pack is told by the former.
+        self._alone = frozenset(path.stem for path in self._folder.glob("*.json"))
         # Oldest first, so that a batch that was prepared twice is told by the later attempt.
         packs: list[Place] = [*self._folder.glob(f"*{_PACK}")]
         packs.sort(key=lambda path: path.stat().st_mtime_ns)

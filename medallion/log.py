@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import polars as pl
 
 from medallion.errors import TableUnreadable
 from medallion.objects import ObjectPath
-from medallion.store import Place, readable, sync
+from medallion.store import Place, readable, relative, sync
 
 __all__ = [
     "CHECKPOINT_INTERVAL",
@@ -34,6 +34,7 @@ __all__ = [
     "mark",
     "named_files",
     "note",
+    "oldest_version",
     "read_commits",
     "read_entry",
     "read_fences",
@@ -53,6 +54,7 @@ FENCE = "medallion:"
 _ENTRY = re.compile(r"([0-9]{20})(\.checkpoint(?:\..+)?\.parquet)?(?(2)|\.json)")
 _COMMIT_INFO = '{"commitInfo"'
 _TXN = '{"txn"'
+_REMOVE = '{"remove"'
 _NOTE = "medallion format "
 
 
@@ -293,6 +295,39 @@ def sync_log(table: Place, since: int | None, version: int) -> None:
     if (log / "_last_checkpoint").exists():
         sync(log / "_last_checkpoint")
     sync(log)
+
+
+def oldest_version(table: Place, version: int | None) -> int | None:
+    """The oldest version of a table that can still be read whole: its log reaches back so far, and its files are there.
+
+    Args:
+        table: the folder of the table.
+        version: its newest one; None if there is no table.
+    """
+    if version is None:
+        return None
+    log = table / "_delta_log"
+    entries = {int(path.stem) for path in log.glob("*.json") if path.stem.isdigit()}
+    first = version + 1
+    while first - 1 in entries:
+        first -= 1
+    # A version is built from a checkpoint and the entries after it, or from all entries.
+    checkpoints = {int(path.name[:20]) for path in log.glob("*.checkpoint*.parquet")}
+    oldest = 0 if first == 0 else min((each for each in checkpoints if first - 1 <= each <= version), default=version)
+    stands = _listing(table)
+    for each in range(version, oldest, -1):
+        for line in (log / f"{each:020}.json").read_text(encoding="utf-8").splitlines():
+            if line.startswith(_REMOVE) and not stands(json.loads(line)["remove"]["path"]):
+                return each  # a version before it needs the file
+    return oldest
+
+
+def _listing(table: Place) -> Callable[[str], bool]:
+    """Whether a file of a table is there; a bucket is listed once instead of being asked for each."""
+    if isinstance(table, ObjectPath):
+        there = {str(relative(path, table)) for path in table.rglob("*")}
+        return there.__contains__
+    return lambda path: (table / path).exists()
 
 
 def read_fences(log: Place, version: int, prefix: str) -> dict[str, int] | None:

@@ -181,6 +181,10 @@ class Snapshot:
         )
 
 
+_MANY = 32
+"""Partitions of which the files are looked at one by one; whoever asks for more is likely to want them all."""
+
+
 def check_cut(columns: Sequence[str], path: str, partition: Partitioning) -> None:
     """Refuse a table that lies there cut in another way: a commit would replace other rows than it says.
 
@@ -228,6 +232,7 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
         self._actions = snapshot.actions
         self._rows: dict[str, list[int]] = {}
         self._seen: dict[str, tuple[DataFile, ...]] = {}
+        self._whole: list[dict[str, Any]] = []
         column = snapshot.partition.column
         if not column or self._actions.is_empty():
             keys = [Whole.KEY] * self._actions.height
@@ -238,8 +243,13 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
         if key not in self._seen:
-            self._seen[key] = tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+            if len(self._seen) == _MANY:
+                self._whole = self._actions.to_dicts()
+            self._seen[key] = tuple(self._file(key, self._action(row)) for row in self._rows[key])
         return self._seen[key]
+
+    def _action(self, row: int) -> Mapping[str, Any]:
+        return self._whole[row] if self._whole else self._actions.row(row, named=True)
 
     def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
         named = parse_name(action["path"])
@@ -250,8 +260,11 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
                 "point the feed at another table name."
             )
         return DataFile(
-            key, action["path"], *named, action["num_records"], action["size_bytes"], action["modification_time"]
+            key, action["path"], *named, action["num_records"], action["size_bytes"], action.get("modification_time", 0)
         )
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

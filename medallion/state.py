@@ -9,6 +9,7 @@ A partition's state tells of its own inputs as they are committed now. Whether t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,7 +18,7 @@ from functools import cached_property
 import polars as pl
 
 from medallion import ledger
-from medallion.errors import SourceError, SourceMissing
+from medallion.errors import SourceError, SourceMissing, TableUnreadable
 from medallion.evidence import Evidence, EvidenceReader, held_candidates
 from medallion.identity import Basis, Changes, source_batch_id
 from medallion.lake import Lake, Snapshot
@@ -28,6 +29,8 @@ from medallion.stale import code_change
 from medallion.tables import Table
 
 __all__ = ["Cause", "PartitionState", "Reason", "Standing", "Survey", "fold"]
+
+_log = logging.getLogger(__name__)
 
 
 class Standing(StrEnum):
@@ -258,7 +261,11 @@ def _stale(look: _Look, changes: Changes, rekeyed: tuple[str, ...]) -> tuple[Rea
 
 def _failures(lake: Lake) -> dict[str, dict[str, Reason]]:
     """By table and partition, the failures that are the newest thing the ledger tells."""
-    newest = ledger.latest(lake).filter(pl.col("status") == "failed")
+    try:
+        newest = ledger.latest(lake).filter(pl.col("status") == "failed")
+    except TableUnreadable as unreadable:  # evidence, not authority: the tables tell the rest
+        _log.warning("failures that leave no trace in a table are not known: %s", unreadable)
+        return {}
     found: dict[str, dict[str, Reason]] = {}
     for table, key, code, error in newest.select("pipeline_name", "partition", "error_code", "error").iter_rows():
         if code not in _WAITING:
