@@ -21,10 +21,13 @@ from typing import Any, TextIO
 
 # Imported here so that they are there when a worker is forked.
 from medallion import failpoints
+from medallion.backup import backup
 from medallion.held import approve
+from medallion.lake import Lake
 from medallion.outcomes import Outcome
 from medallion.past_states import of_savepoint
 from medallion.project import Project
+from medallion.recovery import restore_backup
 from medallion.refine import Run, refine
 from medallion.restore import restore, resume
 from tests.protocol.shop import Shop, build, make_run
@@ -119,6 +122,12 @@ def until(condition: Any, seconds: float = 20) -> None:
 
 def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
     """Run an operation; what became of each partition of each table."""
+    if operation == "backup":
+        backup(Lake(folder / "lake"), folder / "backup", project=Project(Shop().tables))
+        return {}
+    if operation == "recover":
+        restore_backup(folder / "backup", folder / "copy")
+        return {}
     more = dict(arguments)
     keys, revision = more.pop("keys", []), more.pop("revision", 1)
     words: dict[str, Any] = {name: more.pop(name) for name in ("to", "rollback") if name in more}
