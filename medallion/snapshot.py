@@ -22,7 +22,7 @@ from medallion.store import Place, parquet_columns, scan_options
 if TYPE_CHECKING:
     from medallion.lake import Lake
 
-__all__ = ["Replaced", "Replacement", "Snapshot", "named_snapshot"]
+__all__ = ["Replaced", "Replacement", "Snapshot", "check_cut", "named_snapshot"]
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,22 @@ class Snapshot:
 
 _MANY = 32
 """Partitions of which the files are looked at one by one; whoever asks for more is likely to want them all."""
+
+
+def check_cut(columns: Sequence[str], path: str, partition: Partitioning) -> None:
+    """Refuse a table that lies there cut in another way: a commit would replace other rows than it says.
+
+    Raises:
+        TableUnreadable: with both ways.
+    """
+    stands = list(columns)
+    wanted = [partition.column] if partition.column else []
+    if stands != wanted:
+        raise TableUnreadable(
+            f"{path} lies in the lake partitioned by {stands or 'nothing'}, and its feed declares "
+            f"{wanted or 'no partitions'}. Nothing was written. Give the table another name, or move its folder away "
+            "and build it again."
+        )
 
 
 def named_snapshot(newest: Snapshot, version: int | None, files: Mapping[str, Sequence[DataFile]]) -> Snapshot:
