@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from medallion import ledger
 from medallion.attempts import records
 from medallion.backup import Manifest, object_place, read_manifest
 from medallion.damage import Damage, Kind
@@ -25,6 +26,7 @@ from medallion.lake import Lake, Replacement, Snapshot
 from medallion.log import named_files
 from medallion.log_state import log_state
 from medallion.project import Project
+from medallion.rebuilding import rebuild
 from medallion.restore import resume
 from medallion.sources import LandingZone
 from medallion.staging import Staged, parse_name, partition_of
@@ -201,7 +203,7 @@ class _Repair:
 
     def _table_gone(self, damage: Damage) -> Repaired | None:
         if self.manifest is None:
-            return None
+            return self._ledger(damage) if damage.table == ledger.PATH else None
         paths = [path for path in self.manifest.files if path.startswith(f"{damage.table}/")]
         there = {path: data for path in paths if (data := self._saved(path)) is not None}
         if not paths or len(there) < len(paths):
@@ -284,6 +286,8 @@ class _Repair:
             return repaired
         if not damage.needed:
             return self._set_aside(damage, damage.loses) if damage.kind == Kind.FILE_ALTERED else None
+        if damage.table == ledger.PATH:
+            return self._ledger(damage)
         self._move_away(self.lake.root / damage.path, damage.table)
         replay = []
         for path in _together(damage.table):
@@ -293,6 +297,13 @@ class _Repair:
         owner = next(each for each in replay if not each[0].startswith("quarantine/"))
         did = f"{damage.partition} was taken out of {' and '.join(path for path, _ in replay)}"
         return Repaired(damage, did, damage.loses, (owner,))
+
+    def _ledger(self, damage: Damage) -> Repaired | None:
+        if self.project is None:
+            return None
+        self._move_away(self.lake.root / damage.path, damage.table)
+        rebuilt = rebuild(self.lake, self.project)
+        return Repaired(damage, f"the ledger was made anew from the tables: {rebuilt.rows} rows", damage.loses)
 
     def _take_out(self, table: str, key: str, damage: Damage) -> None:
         snapshot = self.lake.open(table)
