@@ -8,6 +8,7 @@ the last version that it leads to.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from medallion.damage import Damage, Kind
 from medallion.errors import MedallionError
 from medallion.evidence import EvidenceReader, drop_held
 from medallion.fsck import check_lake
+from medallion.gaps import record_gap
 from medallion.lake import Lake, Replacement, Snapshot
 from medallion.log import named_files
 from medallion.log_state import log_state
@@ -41,7 +43,7 @@ _ROUNDS = (
     {Kind.TABLE_GONE, Kind.CHECKPOINT_HINT, Kind.LOG_ENTRY_DAMAGED, Kind.LOG_ENTRY_MISSING, Kind.CHECKPOINT_DAMAGED},
     {Kind.EVIDENCE_DAMAGED, Kind.SAVEPOINT_DAMAGED, Kind.RECORD_DAMAGED, Kind.SOURCE_MISSING, Kind.SOURCE_ALTERED},
     {Kind.FILE_MISSING, Kind.FILE_ALTERED, Kind.FILE_WITHOUT_FENCE, Kind.EVIDENCE_MISSING, Kind.HELD_INCOMPLETE},
-    {Kind.SAVEPOINT_DANGLING, Kind.RESTORE_UNFINISHED, Kind.STRAY},
+    {Kind.SAVEPOINT_DANGLING, Kind.RESTORE_UNFINISHED, Kind.GAP, Kind.STRAY},
 )
 
 
@@ -97,7 +99,7 @@ def repair_lake(
         MedallionError: if an attempt is running: a repair may take a table back, which no fence would show to it.
         BackupRefused: if there is no such backup.
     """
-    found = check_lake(lake, project)
+    found = check_lake(lake, project, landing=landing)
     if not found:
         return Repairs((), ())
     alive = [
@@ -114,7 +116,7 @@ def repair_lake(
     work = _Repair(lake, project, backup, landing)
     for kinds in _ROUNDS:
         work.round([each for each in found if each.kind in kinds])
-        found = check_lake(lake, project)
+        found = check_lake(lake, project, landing=landing)
     return Repairs(tuple(work.done), tuple(found))
 
 
@@ -146,6 +148,7 @@ class _Repair:
             Kind.EVIDENCE_MISSING: self._evidence,
             Kind.HELD_INCOMPLETE: self._held,
             Kind.RESTORE_UNFINISHED: self._restore,
+            Kind.GAP: self._gap,
             Kind.STRAY: self._stray,
         }
 
@@ -347,6 +350,11 @@ class _Repair:
             return None
         ended = resume(self.project, self.lake)
         return None if ended is None else Repaired(damage, f"the restore to {ended.target} is {ended.outcome}")
+
+    def _gap(self, damage: Damage) -> Repaired:
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        record_gap(self.lake, damage.table, damage.partition, damage.found, at)
+        return Repaired(damage, "recorded as an irrecoverable gap", damage.loses)
 
     def _stray(self, damage: Damage) -> Repaired | None:
         mine = [each for each in find_strays(self.lake) if each.path == damage.path]
