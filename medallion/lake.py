@@ -37,6 +37,7 @@ from medallion.log import (
     Commit,
     check_note,
     find,
+    has_entries_after,
     mark,
     note,
     read_fences,
@@ -171,10 +172,11 @@ class Lake:
         known = self._opened.get(path)
         if known is not None and known[1] == mark(log, known[0].version()):
             handle = known[0]
-            try:
-                handle.update_incremental()
-            except DeltaError:  # the entries in between have expired
-                handle = self._table(self.root / path)
+            if has_entries_after(log, handle.version()):
+                try:
+                    handle.update_incremental()
+                except DeltaError:  # the entries in between have expired
+                    handle = self._table(self.root / path)
         else:  # never opened, or made anew under the same name
             handle = self._table(self.root / path)
         self._opened[path] = (handle, mark(log, handle.version()))

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from medallion import ledger
-from medallion.attempts import CLEANED, AttemptRecord
+from medallion.attempts import CLEANED, AttemptRecord, records
 from medallion.digests import digest_bytes
 from medallion.errors import StorageFailed
 from medallion.evidence import Evidence, EvidenceReader, held_candidates
@@ -100,6 +100,8 @@ class _Known:
     logs: dict[str, tuple[int | None, int]] = field(default_factory=dict)
     """By table: its version, and the oldest one that its log still tells of."""
     unknown: list[str] = field(default_factory=list)
+    untold: set[str] = field(default_factory=set)
+    """Attempts that have not acknowledged yet: the ledger is told of their commits by them, or by who comes after."""
 
     def add(self, rows: list[Row]) -> None:
         for row in rows:
@@ -124,6 +126,8 @@ def from_tables(lake: Lake, project: Project) -> pl.DataFrame:
 def _known(lake: Lake, project: Project) -> _Known:
     known = _Known()
     for table in project.tables:
+        # Before the log is read: what is committed later is not seen there.
+        known.untold |= {each.attempt for each in records(lake.root / table.path)}
         snapshot = lake.pin(table.path, table.partition)
         _add_commits(known, table, snapshot)
         held = {
@@ -204,7 +208,8 @@ def contradictions(lake: Lake, project: Project) -> list[Contradiction]:
     broken = list(_damaged_files(snapshot))
     if any(each.column == "gone" for each in broken):
         return broken
-    return [*broken, *_compare(_known(lake, project), ledger.stored(snapshot))]
+    known = _known(lake, project)  # before the ledger, which is told last
+    return [*broken, *_compare(known, ledger.stored(lake.pin(ledger.PATH, Whole())))]
 
 
 def _damaged_files(snapshot: Snapshot) -> Iterator[Contradiction]:
@@ -224,10 +229,18 @@ def _damaged_files(snapshot: Snapshot) -> Iterator[Contradiction]:
 
 def _compare(known: _Known, rows: pl.DataFrame) -> Iterator[Contradiction]:
     said = {_identity(row): row for row in rows.iter_rows(named=True)}
+    yield from _otherwise(known, said)
+    yield from _made_up(known, said)
+
+
+def _otherwise(known: _Known, said: Mapping[tuple[str, str, str, str], Row]) -> Iterator[Contradiction]:
+    """What the tables tell, where the ledger does not say it or says it otherwise."""
     for identity, told in known.rows.items():
         table, key, attempt, _ = identity
         row = said.get(identity)
         if row is None:
+            if attempt in known.untold:
+                continue
             message = f"was {told['status']} by attempt {attempt}, and the ledger does not say so"
             yield Contradiction(table, key, attempt, None, message)
             continue
@@ -239,6 +252,10 @@ def _compare(known: _Known, rows: pl.DataFrame) -> Iterator[Contradiction]:
                     f"{_shown(told[column])}"
                 )
                 yield Contradiction(table, key, attempt, column, message)
+
+
+def _made_up(known: _Known, said: Mapping[tuple[str, str, str, str], Row]) -> Iterator[Contradiction]:
+    """What the ledger tells of commits that the tables would know of, and do not."""
     gone: Counter[str] = Counter()
     for (table, key, attempt, _), row in said.items():
         if not _refuted(known, row):

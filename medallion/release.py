@@ -1,14 +1,15 @@
 """Replaying just the partitions that hold refused rows, after what was at fault has been mended.
 
-It is a plan like any other: what the partitions are made of is brought up to date first, if it is out of date, then
-they are made anew, then what is built from them. A partition for which nothing has changed is left alone, so its rows
-stay refused, and nothing is written.
+What the partitions are made of is brought up to date first, if it is out of date; then they are made anew, and what is
+built from those that changed. A partition for which nothing has changed is left alone, so its rows stay refused, and
+nothing is written. Whatever else a mended reference table matters for is out of date then, as any plan tells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from medallion.execution import execute
 from medallion.outcomes import Committed, Report
@@ -46,6 +47,8 @@ def plan_release(
 ) -> Plan | None:
     """What is to be made again so that refused rows can leave the quarantine; None if there are none.
 
+    What is built from the partitions is not in it: that follows for those that have changed when it is done.
+
     Args:
         project: the declared tables.
         run: the lake, and the landing zone if sources or reference files were mended.
@@ -57,14 +60,24 @@ def plan_release(
     asked = list(dict.fromkeys(each.partition for each in found))
     if not asked:
         return None
-    return plan(
-        project, run.lake, run.landing, table.path, asked,
-        select={Select.ALL}, upstream=True, slice_bytes=run.slice_bytes,
-    )  # fmt: skip
+    settings: dict[str, Any] = {"select": {Select.ALL}, "slice_bytes": run.slice_bytes}
+    mine = plan(project, run.lake, run.landing, table.path, asked, downstream=False, **settings)
+    whole = plan(project, run.lake, run.landing, table.path, asked, upstream=True, **settings)
+    # A mended reference table concerns every partition, and here only those are visited that hold refused rows.
+    before = _built_from(table)
+    return replace(whole, tables=(*(each for each in whole.tables if each.table in before), *mine.tables))
+
+
+def _built_from(table: Table) -> set[str]:
+    """The tables that a table is built from, at whatever remove."""
+    found: set[str] = set()
+    for each in (*table.inputs.values(), *table.references.values()):
+        found |= {each.table.path, *_built_from(each.table)}
+    return found
 
 
 def release(made: Plan, project: Project, run: Run) -> Release:
-    """Do what a plan of :func:`plan_release` says.
+    """Do what a plan of :func:`plan_release` says, and make anew what is built from the partitions that changed.
 
     Raises:
         PlanOutdated: before anything is written, if the lake or the code has moved since.
@@ -73,6 +86,12 @@ def release(made: Plan, project: Project, run: Run) -> Release:
     path = made.asked.table
     assert path is not None
     mine = next(report for report in reports if report.table == path)
+    if mine.committed:
+        after = plan(
+            project, run.lake, None, path, mine.committed, select={Select.ALL}, slice_bytes=run.slice_bytes
+        )  # fmt: skip
+        after = replace(after, tables=tuple(each for each in after.tables if each.table != path))
+        reports += execute(after, project, run)
     rows = {
         key: released(outcome.was, outcome.verdict).total()
         for key, outcome in mine.outcomes.items()

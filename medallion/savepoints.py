@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from medallion.cut import outdated, paths_of, take_cut
+from medallion.cut import live_evidence, outdated, paths_of, take_cut
 from medallion.digests import digest
 from medallion.errors import SavepointRefused, TableUnreadable
-from medallion.evidence import EvidenceReader
+from medallion.evidence import Evidence
 from medallion.lake import Lake, Snapshot
 from medallion.log import FORMAT, check_format
 from medallion.partitions import Partitioning
@@ -45,6 +45,7 @@ __all__ = [
     "content_of",
     "create",
     "drop",
+    "newest",
     "pinned_files",
     "pinned_versions",
     "read",
@@ -211,6 +212,7 @@ def create(
         raise _taken(name)
     cut = take_cut(project, lake)
     check_none_open(lake)  # after pinning: what a restore commits later is not in the cut
+    told = {table.path: live_evidence(cut.snapshots[table.path]) for table in project.tables}
     savepoint = Savepoint(
         name=name,
         kind=kind,
@@ -218,11 +220,11 @@ def create(
         reason=reason,
         run_id=run_id,
         tables={
-            path: _saved(cut.snapshots[path], table if path == table.path else None)
+            path: _saved(cut.snapshots[path], table if path == table.path else None, told[table.path])
             for table in project.tables
             for path in paths_of(table)
         },
-        stale=outdated(project, cut.snapshots),
+        stale=outdated(project, cut.snapshots, told),
         packages={each: importlib.metadata.version(each) for each in _PACKAGES},
     )
     where.parent.mkdir(parents=True, exist_ok=True)
@@ -278,6 +280,23 @@ def savepoints(lake: Lake) -> list[Savepoint]:
         with suppress(FileNotFoundError):  # dropped meanwhile
             found.append(Savepoint.from_json(path.read_bytes(), path))
     return sorted(found, key=lambda each: (each.moment, each.name))
+
+
+def newest(lake: Lake) -> Savepoint | None:
+    """The savepoint that was written last; None if there is none. The others are not read.
+
+    Raises:
+        SavepointRefused: if it is damaged.
+    """
+    written: list[tuple[int, Place]] = []
+    for path in (lake.root / _FOLDER).glob("*.json"):
+        if not path.name.startswith("."):
+            with suppress(FileNotFoundError):  # dropped meanwhile
+                written.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(written, key=lambda each: each[0], reverse=True):
+        with suppress(FileNotFoundError):
+            return Savepoint.from_json(path.read_bytes(), path)
+    return None
 
 
 def read(lake: Lake, name: str) -> Savepoint:
@@ -340,19 +359,17 @@ def content_of(files: Files) -> str:
     return digest(sorted((key, "+".join(sorted(file.digest for file in some))) for key, some in files.items()))
 
 
-def _saved(snapshot: Snapshot, table: Table | None) -> SavedTable:
+def _saved(snapshot: Snapshot, table: Table | None, told: Mapping[str, Evidence]) -> SavedTable:
     files = dict(snapshot.files)
     rows = sum(file.rows for some in files.values() for file in some)
     if table is None:
         return SavedTable(snapshot.version, content_of(files), rows, files)
-    evidence_of = EvidenceReader(snapshot.folder)
-    evidence = {key: evidence_of(some[0].batch_id) for key, some in files.items()}
-    made_by = Counter(str(each.revision) if each is not None else "unknown" for each in evidence.values())
+    made_by = Counter(str(told[key].revision) if key in told else "unknown" for key in files)
     position = None
     if table.layer == "bronze":
         keys = table.partition.keys()
         missing = next((number for number, key in enumerate(keys) if key not in files), len(keys))
-        delivered = sorted((key, [s.sha256 for s in each.sources]) for key, each in evidence.items() if each)
+        delivered = sorted((key, [s.sha256 for s in each.sources]) for key, each in told.items())
         newest = max((key for key in keys if key in files), key=keys.index, default=None)
         position = SourcePosition(newest, keys[missing - 1] if missing else None, digest(delivered))
     return SavedTable(

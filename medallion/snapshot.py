@@ -230,7 +230,6 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
     def __init__(self, snapshot: Snapshot) -> None:
         self._path, self._folder = snapshot.path, snapshot.folder
         self._actions = snapshot.actions
-        self._rows: dict[str, list[int]] = {}
         self._seen: dict[str, tuple[DataFile, ...]] = {}
         self._whole: list[dict[str, Any]] = []
         column = snapshot.partition.column
@@ -238,8 +237,12 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
             keys = [Whole.KEY] * self._actions.height
         else:
             keys = self._actions.get_column(f"partition.{column}").cast(pl.String).to_list()
-        for row, key in enumerate(keys):
-            self._rows.setdefault(key, []).append(row)
+        self._rows: dict[str, Sequence[int]] = {key: (row,) for row, key in enumerate(keys)}
+        if len(self._rows) < len(keys):  # several files in a partition, as this engine does not write them
+            several: dict[str, list[int]] = {}
+            for row, key in enumerate(keys):
+                several.setdefault(key, []).append(row)
+            self._rows.update(several)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
         if key not in self._seen:

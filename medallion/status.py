@@ -18,11 +18,13 @@ import polars as pl
 
 from medallion import ledger
 from medallion.attempts import AttemptRecord, records
+from medallion.differences import RECONCILED
 from medallion.errors import TableUnreadable
 from medallion.lake import Lake, Snapshot
 from medallion.log import oldest_version
 from medallion.partitions import Whole
 from medallion.project import Project
+from medallion.savepoints import newest
 from medallion.sources import LandingZone
 from medallion.state import PartitionState, Standing, Survey
 from medallion.tables import Table
@@ -34,6 +36,7 @@ __all__ = [
     "Concern",
     "Proof",
     "Running",
+    "SafePoint",
     "Status",
     "TableStatus",
     "status",
@@ -108,6 +111,7 @@ class Proof:
         table: that was verified; the least well one if there were several.
         status: ``reconciled``, or what it was not.
         at: when.
+        tables: how many were verified at once.
         commits_since: how many partitions were committed since, and so have not been verified.
     """
 
@@ -116,6 +120,25 @@ class Proof:
     at: dt.datetime
     tables: int
     commits_since: int
+
+
+@dataclass(frozen=True)
+class SafePoint:
+    """The newest savepoint.
+
+    Attributes:
+        kind: ``manual`` or ``automatic``.
+        at: when it was made.
+        moved: the tables that have been committed to since.
+        stale: partitions that were out of date in it.
+    """
+
+    name: str
+    kind: str
+    at: dt.datetime
+    reason: str
+    moved: tuple[str, ...]
+    stale: int
 
 
 @dataclass(frozen=True)
@@ -174,7 +197,7 @@ class Status:
     tables: tuple[TableStatus, ...]
     concerns: tuple[Concern, ...]
     proof: Proof | None
-    savepoint: Mapping[str, Any] | None
+    savepoint: SafePoint | None
     recovery: Mapping[str, Any] | None
     notes: tuple[str, ...] = ()
 
@@ -239,7 +262,7 @@ def status(
         tuple(tables),
         tuple(sorted(concerns, key=lambda each: (not each.needs_person, _ORDER.index(each.kind)))),
         _proof(past.rows),
-        _savepoint(lake),
+        _savepoint(lake, survey.snapshots),
         _recovery(past.rows),
         (past.note,) if past.note else (),
     )
@@ -380,16 +403,20 @@ class _Look:
 
 
 def _then(table: Table, state: PartitionState, keys: Sequence[str]) -> str:
-    which = keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]}"
+    which = _range(keys)
     match state.standing:
         case Standing.BLOCKED:
             return f"medallion inspect {table.path} {keys[0]}"
         case Standing.FAILED:
-            return f"mend what it says and replay {table.path} {which}"
+            return f"mend what it says; medallion replay {table.path} {which}"
         case Standing.MISSING if table.layer == "bronze" and state.undelivered:
-            return f"have the file delivered, or declare {which} as closed"
+            return f"have the file delivered, or declare {which} closed; medallion replay {table.path} {which}"
         case _:
-            return f"replay {table.path} {which}"
+            return f"medallion replay {table.path} {which}"
+
+
+def _range(keys: Sequence[str]) -> str:
+    return keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]}"
 
 
 def _interrupted(table: Table, dead: Sequence[AttemptRecord]) -> list[Concern]:
@@ -398,10 +425,11 @@ def _interrupted(table: Table, dead: Sequence[AttemptRecord]) -> list[Concern]:
             table.path,
             "interrupted",
             record.partitions,
-            f"attempt {record.attempt} of run {record.run_id} died (process {record.pid} on {record.host})",
+            f"attempt {record.attempt[:8]} of run {record.run_id} died (process {record.pid} on {record.host}); "
+            "the next one at it finds out what had happened",
             dt.datetime.fromtimestamp(record.started_at, dt.UTC),
             True,
-            f"replay {table.path} {record.partitions[0]}: the next attempt tells what had happened",
+            f"medallion replay {table.path} {_range(record.partitions)}",
         )
         for record in dead
     ]
@@ -430,7 +458,7 @@ def _proof(rows: pl.DataFrame) -> Proof | None:
         return None
     at = verified.get_column("completed_at").max()
     newest = verified.filter(pl.col("completed_at") == at)
-    bad = newest.filter(pl.col("reconciliation_status") != "reconciled")
+    bad = newest.filter(pl.col("reconciliation_status") != RECONCILED)
     worst = (bad if bad.height else newest).row(0, named=True)
     since = rows.filter(pl.col("status").is_in(["committed", "approved", "restored"]) & (pl.col("completed_at") > at))
     return Proof(
@@ -450,5 +478,13 @@ def _recovery(rows: pl.DataFrame) -> Mapping[str, Any] | None:
     return {name: value for name, value in found.tail(1).row(0, named=True).items() if name in told}
 
 
-def _savepoint(lake: Lake) -> Mapping[str, Any] | None:
-    return None
+def _savepoint(lake: Lake, snapshots: Mapping[str, Snapshot]) -> SafePoint | None:
+    found = newest(lake)
+    if found is None:
+        return None
+    moved = tuple(
+        path
+        for path, snapshot in snapshots.items()
+        if path in found.tables and found.tables[path].version != snapshot.version
+    )
+    return SafePoint(found.name, found.kind, found.moment, found.reason, moved, sum(map(len, found.stale.values())))

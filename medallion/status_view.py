@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from medallion.differences import RECONCILED
 from medallion.status import Concern, Status, TableStatus
 
 __all__ = ["render", "to_dict"]
@@ -33,7 +34,7 @@ def render(status: Status, width: int = 80) -> RenderableType:
         ("Where can I safely return?", _return(status)),
         ("Can I prove that the result is correct?", _proof(status)),
     ):
-        parts += [Text(question, style="bold"), *(Padding(Text(line), (0, 0, 0, 2)) for line in answer)]
+        parts += [Text(question, style="bold"), *(_indented(Text(line), 2) for line in answer)]
     parts += [Text(""), _tables(status, wide=width >= _WIDE)]
     parts += _section("Needs somebody", [each for each in status.concerns if each.needs_person], status, "red")
     parts += _section(
@@ -46,9 +47,13 @@ def render(status: Status, width: int = 80) -> RenderableType:
             line = (
                 f"{each.table} {_keys(each.partitions)} for {_age(each.seconds)}, run {each.run_id}, process {each.pid}"
             )
-            parts.append(Padding(Text(line), (0, 0, 0, 2)))
-    parts += [Padding(Text(note, style="yellow"), (1, 0, 0, 0)) for note in status.notes]
+            parts.append(_indented(Text(line), 2))
+    parts += [Text(f"\n{note}", style="yellow") for note in status.notes]
     return Group(*parts)
+
+
+def _indented(text: Text, by: int) -> Padding:
+    return Padding(text, (0, 0, 0, by), expand=False)
 
 
 def _where(status: Status) -> list[str]:
@@ -99,10 +104,14 @@ def _committed(status: Status) -> list[str]:
 
 def _return(status: Status) -> list[str]:
     lines = []
-    if status.savepoint is not None:
-        lines.append(f"Savepoint {status.savepoint['name']} of {status.savepoint['created_at']}.")
+    found = status.savepoint
+    if found is None:
+        lines.append("There is no savepoint. Make one: medallion savepoint create NAME")
     else:
-        lines.append("There is no savepoint.")
+        moved = (
+            f"; {_count(len(found.moved), 'table')} committed to since" if found.moved else "; nothing committed since"
+        )
+        lines.append(f"Savepoint {found.name} ({found.kind}), {_ago(status, found.at)}{moved}.")
     shorter = [each for each in status.tables if each.oldest_version]
     if any(each.oldest_version is not None for each in status.tables):
         rest = ": " if not shorter else ", but of " + ", ".join(
@@ -115,10 +124,11 @@ def _proof(status: Status) -> list[str]:
     proof = status.proof
     if proof is None:
         return ["Nothing was ever verified. Run: medallion verify"]
-    what = "reconciled" if proof.status == "reconciled" else f"{proof.table} is not: {proof.status}"
-    lines = [f"Verified {_ago(status, proof.at)}: {what}."]
+    what = RECONCILED if proof.status == RECONCILED else f"{proof.table} {proof.status}"
+    lines = [f"Verified {_ago(status, proof.at)}, {_count(proof.tables, 'table')}: {what}."]
     if proof.commits_since:
-        lines.append(f"Since then {_count(proof.commits_since, 'partition')} were committed. Run: medallion verify")
+        verb = "was" if proof.commits_since == 1 else "were"
+        lines.append(f"Since then {_count(proof.commits_since, 'partition')} {verb} committed. Run: medallion verify")
     return lines
 
 
@@ -174,9 +184,9 @@ def _section(title: str, concerns: Sequence[Concern], status: Status, style: str
         head = Text.assemble(
             (each.table, "bold"), f" {_keys(each.partitions)} ", (each.kind, style), f"{since}: {each.reason}"
         )
-        parts += [Padding(head, (0, 0, 0, 2)), Padding(Text(f"-> {each.then}", style="dim"), (0, 0, 0, 4))]
+        parts += [_indented(head, 2), _indented(Text(f"-> {each.then}", style="dim"), 4)]
     if len(concerns) > 2 * _NAMED:
-        parts.append(Padding(Text(f"and {len(concerns) - 2 * _NAMED} more: --json shows them all"), (0, 0, 0, 2)))
+        parts.append(_indented(Text(f"and {len(concerns) - 2 * _NAMED} more: --json shows them all"), 2))
     return parts
 
 
@@ -218,7 +228,7 @@ def _answers(status: Status) -> dict[str, Any]:
     last, recovery = status.last, status.recovery
     open_since = [each.since for each in status.concerns if each.needs_person and each.since is not None]
     return {
-        "last_safe_checkpoint": status.savepoint["name"] if status.savepoint else last and last.checkpoint_id,
+        "last_safe_checkpoint": status.savepoint.name if status.savepoint else last and last.checkpoint_id,
         "committed_batch": None if last is None else asdict(last),
         "lag": {
             "partitions": sum(len(lag.partitions) for each in status.tables for lag in each.lags),
@@ -231,7 +241,7 @@ def _answers(status: Status) -> dict[str, Any]:
             table: sorted({key for each in status.concerns if each.table == table for key in each.partitions})
             for table in dict.fromkeys(each.table for each in status.concerns)
         },
-        "reconciled": None if status.proof is None else status.proof.status == "reconciled",
+        "reconciled": None if status.proof is None else status.proof.status == RECONCILED,
         "watermarks": {
             each.table: {
                 "contiguous": each.watermark.contiguous,

@@ -217,6 +217,7 @@ def replay(
             click.echo(made.to_json())
         else:
             console.print(plan_as_text(made, project))
+            console.print("Then what is built from the partitions that change.")
         return
     found = release(made, project, run)
     if as_json:

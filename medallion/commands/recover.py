@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from medallion.lake import Lake
     from medallion.past_states import Goal
     from medallion.project import Project
-    from medallion.restore import Restored, RestorePlan
+    from medallion.restore import Restored
+    from medallion.restore_plan import RestorePlan
     from medallion.savepoints import Savepoint
 
 __all__ = ["diff", "restore", "savepoint"]
@@ -209,6 +210,7 @@ def restore(
     in full.
     """
     from medallion import restore as restoring
+    from medallion.restore_plan import plan
 
     if words["source"] is not None or words["into"] is not None:
         _from_backup(words, as_json=as_json)
@@ -221,9 +223,8 @@ def restore(
             return
     else:
         goal = _goal(project, lake, words)
-        planned = restoring.plan(project, lake, goal)
         if dry_run:
-            _print_plan(planned, as_json=as_json)
+            _print_plan(plan(project, lake, goal), as_json=as_json)
             return
         told = restoring.restore(
             project, lake, goal, reason=words["reason"], run_id=RUN_ID, decided_at=_moment(words["decided_at"])

@@ -120,6 +120,7 @@ def check(settings: Settings) -> None:
     for each in found:
         click.echo(str(each))
     if found:
-        click.echo(f"{len(found)} contradictions. The tables are right: medallion ledger rebuild follows them.")
+        count = "1 contradiction" if len(found) == 1 else f"{len(found)} contradictions"
+        click.echo(f"{count}. The tables are right: medallion ledger rebuild follows them.")
         sys.exit(1)
     click.echo("The ledger says nothing that the tables do not.")

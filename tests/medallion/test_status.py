@@ -3,9 +3,11 @@
 import datetime as dt
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -46,6 +48,7 @@ daily, trailing, monthly = SHOP.daily, SHOP.trailing, SHOP.monthly
 BUILD = """
 import sys
 from pathlib import Path
+from typing import Any
 from medallion.project import load_project
 from tests.builders import make_run
 from medallion.refine import refine
@@ -108,9 +111,9 @@ def shown(*words: str, width: int = 80) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def answers(*words: str) -> dict[str, object]:
+def answers(*words: str) -> dict[str, Any]:
     """What the command answers to the questions of a recovery."""
-    found: dict[str, object] = json.loads(shown("--json", *words)[1])["answers"]
+    found: dict[str, Any] = json.loads(shown("--json", *words)[1])["answers"]
     return found
 
 
@@ -253,8 +256,9 @@ def test_a_changed_dimension_makes_exactly_the_days_stale_that_use_it(run, proje
     assert "silver/products" in found.concerns[0].reason
     code, text = shown()
     assert code == 1
-    assert f"-> replay gold/daily {FIRST}..{LAST}" in text
-    build(project, run)
+    told = next(line for line in text.splitlines() if "->" in line).partition("-> medallion ")[2]
+    assert told == f"replay gold/daily {FIRST}..{LAST}"
+    assert CliRunner().invoke(cli, told.split()).exit_code == 0
     assert shown()[0] == 0
 
 
@@ -309,7 +313,7 @@ def test_an_attempt_under_way_is_told_with_what_it_is_at_and_for_how_long(run, p
 
     try:
         until(go.with_name("go.reached").exists, 60)
-        (running,) = answers()["running_attempts"]  # type: ignore[misc]
+        (running,) = answers()["running_attempts"]
         assert (running["table"], running["partitions"]) == ("bronze/orders", [SECOND])
         assert (running["run_id"], running["pid"]) == ("nightly", process.pid)
         assert running["seconds"] >= 0
@@ -330,7 +334,7 @@ def test_question_2_the_committed_batch(run, project):
     build_only(project, run, "bronze/orders")
     batch = answers()["committed_batch"]
     live = pin(project.table("bronze/orders"), run).batch_id(SECOND)
-    assert (batch["checkpoint_id"], batch["partition"], batch["batch_id"]) == ("bronze/orders@2", SECOND, live)  # type: ignore[index]
+    assert (batch["checkpoint_id"], batch["partition"], batch["batch_id"]) == ("bronze/orders@2", SECOND, live)
 
 
 def test_questions_3_and_4_the_lag_and_the_records_to_replay(folder, project):
@@ -362,20 +366,20 @@ def test_question_7_whether_it_is_reconciled(run):
         now += dt.timedelta(seconds=1)
         ledger.record(run.lake, [{**row, "attempt": result, "completed_at": now, "reconciliation_status": result}])
         assert answers()["reconciled"] is (result == "reconciled")
-    assert "silver/orders is not: differs" in shown()[1]
+    assert "silver/orders differs" in shown()[1]
 
 
 def test_question_8_whether_the_watermark_advanced(folder, project):
     run = make_run(folder)
     land_everything(run)
     build(project, run, FIRST, SECOND)
-    before = answers()["watermarks"]["silver/orders"]  # type: ignore[index]
+    before = answers()["watermarks"]["silver/orders"]
     assert (before["contiguous"], before["newest"]) == (SECOND, SECOND)
     build(project, run, FOURTH)
-    gap = answers()["watermarks"]["silver/orders"]  # type: ignore[index]
+    gap = answers()["watermarks"]["silver/orders"]
     assert (gap["contiguous"], gap["newest"]) == (SECOND, FOURTH)
     build(project, run, THIRD)
-    after = answers()["watermarks"]["silver/orders"]  # type: ignore[index]
+    after = answers()["watermarks"]["silver/orders"]
     assert (after["contiguous"], after["newest"]) == (FOURTH, FOURTH)
     assert after["advanced_at"] > before["advanced_at"]
 
@@ -383,7 +387,7 @@ def test_question_8_whether_the_watermark_advanced(folder, project):
 def test_question_9_what_is_quarantined(run, project):
     land_orders(run, FIRST, [*orders_of(FIRST), REFUSED])
     build(project, run)
-    found = answers()["quarantined"]["silver/orders"]  # type: ignore[index]
+    found = answers()["quarantined"]["silver/orders"]
     assert found["rows"] == pin_quarantine(project.table("silver/orders"), run).rows(FIRST) == 1
     assert dt.datetime.fromisoformat(found["since"]) < dt.datetime.now(dt.UTC)
 
@@ -396,11 +400,11 @@ def test_question_11_how_long_it_takes_and_took(run, project, folder):
     assert answers()["how_long"] == {"open_seconds": 0.0, "last_recovery_seconds": None}
     land_orders(run, SECOND, orders_of(SECOND)[:1])
     killed(folder, "table committed:2", SECOND)
-    assert answers()["how_long"]["open_seconds"] > 0  # type: ignore[index]
+    assert answers()["how_long"]["open_seconds"] > 0
     build(project, run)
     found = answers()["how_long"]
-    assert found["open_seconds"] == 0.0  # type: ignore[index]
-    assert found["last_recovery_seconds"] == ledger.read(run.lake, {"recovered"}).get_column("rto_observed")[-1]  # type: ignore[index]
+    assert found["open_seconds"] == 0.0
+    assert found["last_recovery_seconds"] == ledger.read(run.lake, {"recovered"}).get_column("rto_observed")[-1]
 
 
 def test_status_answers_where_there_is_no_ledger_and_where_it_is_damaged(run, project):
@@ -431,6 +435,58 @@ def test_an_empty_lake_has_committed_nothing_and_what_waits_is_told(folder, proj
     assert {each.kind for each in found.concerns} == {"missing"}
     assert to_dict(found)["answers"]["committed_batch"] is None
     assert shown("--patience", "0")[0] == 1
+
+
+def test_the_newest_savepoint_is_where_one_can_return_to(run, project):
+    result = CliRunner().invoke(cli, ["savepoint", "create", "before-the-fair"])
+    assert result.exit_code == 0, result.output
+    assert "Savepoint before-the-fair (manual)" in shown()[1]
+    assert answers()["last_safe_checkpoint"] == "before-the-fair"
+    land_orders(run, SECOND, orders_of(SECOND)[:1])
+    build_only(project, run, "bronze/orders")
+    savepoint = look(project, run).savepoint
+    assert savepoint is not None
+    assert savepoint.moved == ("bronze/orders",)
+
+
+def test_a_verification_is_the_proof_until_something_is_committed(run, project):
+    assert CliRunner().invoke(cli, ["verify"]).exit_code == 0
+    _, text = shown()
+    assert "Verified" in text
+    assert "reconciled." in text
+    assert "Since then" not in text
+    assert answers()["reconciled"] is True
+    land_orders(run, SECOND, orders_of(SECOND)[:1])
+    build_only(project, run, "bronze/orders")
+    assert "Since then 1 partition was committed" in shown()[1]
+
+
+def test_watching_shows_it_again_until_it_is_interrupted(run, folder):
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from medallion.cli import main; main()",
+            "status",
+            "--json",
+            "--watch",
+            "--every",
+            "0.1",
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+    finally:
+        process.send_signal(signal.SIGINT)
+        status = process.wait(30)
+        process.stdout.close()
+    assert first["at"] < second["at"]
+    assert status == 130
 
 
 def test_the_oldest_version_that_can_be_read_is_told_by_the_files_that_are_there(run, project):

@@ -22,10 +22,12 @@ from typing import Any, TextIO
 # Imported here so that they are there when a worker is forked.
 from medallion import failpoints
 from medallion.backup import backup
+from medallion.execution import execute
 from medallion.held import approve
 from medallion.lake import Lake
 from medallion.outcomes import Outcome
 from medallion.past_states import of_savepoint
+from medallion.plan import Plan
 from medallion.project import Project
 from medallion.recovery import restore_backup
 from medallion.refine import Run, refine
@@ -129,7 +131,7 @@ def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[
         restore_backup(folder / "backup", folder / "copy")
         return {}
     more = dict(arguments)
-    keys, revision = more.pop("keys", []), more.pop("revision", 1)
+    keys, revision = more.pop("keys", ()), more.pop("revision", 1)
     words: dict[str, Any] = {name: more.pop(name) for name in ("to", "rollback") if name in more}
     run = make_run(more.pop("lake", folder / "lake"), folder / "landing", **more)
     shop = Shop(revision)
@@ -138,6 +140,9 @@ def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[
     if operation == "approve":
         told = {"silver/orders": {key: _told(approve(shop.orders, key, run, reason="checked by hand")) for key in keys}}
         reports = [refine(shop.totals, keys, run)]
+    elif operation == "execute":
+        plan = Plan.from_json((folder / "plan.json").read_text())
+        told, reports = {}, execute(plan, Project(shop.tables), run)
     elif operation == "one table":
         told, reports = {}, [refine(shop.orders, keys, run)]
     else:
