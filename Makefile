@@ -37,7 +37,7 @@ format: .venv/.installed ## format the code and mend what the linter can mend
 dev: .venv/.installed ## serve the Dagster UI with its daemon, building nothing first (PORT=3000)
 	@mkdir -p "$$DAGSTER_HOME"
 	@test -e "$$DAGSTER_HOME/dagster.yaml" || cp resources/dagster.yaml "$$DAGSTER_HOME/dagster.yaml"
-	@.venv/bin/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port $(PORT)
+	@$(PY) -m dagster dev --workspace workspace.yaml --host 127.0.0.1 --port $(PORT)
 
 landing: .venv/.installed ## build the retail landing zone, once
 	@$(PY) -m resources.retail
