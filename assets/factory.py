@@ -10,13 +10,15 @@ import dagster as dg
 from dagster_duckdb import DuckDBResource
 
 from assets import report as reporting
+from assets.backfill import PLAN_TAG
 from assets.specs import asset_key, asset_spec, partitions_definition, quarantine_spec
 from checks.translate import check_specs
 from medallion.errors import MedallionError
 from medallion.evidence import read_held
 from medallion.lake import Lake
 from medallion.partitions import Whole
-from medallion.refine import Run, refine
+from medallion.pipeline import refine_all
+from medallion.refine import Run
 from medallion.tables import Table
 from resources.lake import LakeResource, LandingResource
 
@@ -82,14 +84,21 @@ def _operation(chain: list[Table]) -> dg.AssetsDefinition:
     ) -> Iterator[Any]:
         with _clearly():
             run = _run(context, lake, duckdb)
+            asked = {table: asset_key(table) in context.selected_asset_keys for table in chain}
+            wanted = {
+                table: _keys(context, table) if asked[table] else _to_read_again(context, chain, table, run.lake)
+                for table in chain
+            }
+            wanted = {table: keys for table, keys in wanted.items() if keys}
+            if any(table.source for table in wanted):
+                run = replace(run, landing=landing.open())
             failed = []
-            for table in chain:
-                asked = asset_key(table) in context.selected_asset_keys
-                keys = _keys(context, table) if asked else _to_read_again(context, chain, table, run.lake)
-                if not keys:
-                    continue
-                report = refine(table, keys, replace(run, landing=landing.open()) if table.source else run)
-                yield from reporting.events(context, table, report if asked else reporting.news(report), run.lake)
+            built_from = {table: reporting.provenance(context.instance, table) for table in wanted}
+            for table, report in refine_all(wanted, run).items():
+                # What this very run has made of its other tables has been told meanwhile.
+                known = built_from[table] | reporting.provenance(context.instance, table, among=chain)
+                told = report if asked[table] else reporting.news(report)
+                yield from reporting.events(context, table, told, run.lake, known)
                 context.log.info(reporting.summary(report))
                 if report.refused:
                     failed.append(reporting.failure(report))
@@ -127,6 +136,8 @@ def _run(context: dg.AssetExecutionContext, lake: LakeResource, database: DuckDB
         run_id=context.run.run_id,
         started_at=dt.datetime.now(dt.UTC),
         connect=database.get_connection,
+        slice_bytes=lake.slice_bytes,
+        plan_id=context.run.tags.get(PLAN_TAG),
     )
 
 

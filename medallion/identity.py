@@ -21,7 +21,7 @@ from medallion.sources import Landed
 from medallion.stale import code_change, contract_digest
 from medallion.tables import Table
 
-__all__ = ["Basis", "Changes", "source_batch_id"]
+__all__ = ["Basis", "Changes", "batch_id_of", "refined_batch_id", "source_batch_id"]
 
 
 def source_batch_id(table: Table, landed: Landed) -> str:
@@ -29,6 +29,37 @@ def source_batch_id(table: Table, landed: Landed) -> str:
     # The file's name counts, since it is stored in every row.
     content = [landed.file.name, landed.file.sha256] if landed.file else ["closed", landed.closed]
     return digest(table.path, landed.key, table.revision, table.transform_digest, content)
+
+
+def refined_batch_id(
+    table: Table, key: str, contract: str, inputs: Mapping[str, Any], references: Mapping[str, Any]
+) -> str:
+    """Names what a partition holds that is made of others, by their content and by what it uses of its references.
+
+    Args:
+        table: whose partition it is.
+        key: the partition.
+        contract: its digest.
+        inputs: as they stand in the evidence, with the ``partitions`` that were read.
+        references: likewise, with what is ``used`` of them.
+    """
+    return digest(table.path, key, table.revision, table.transform_digest, contract, *_read(inputs, references))
+
+
+def batch_id_of(evidence: Evidence) -> str:
+    """The batch id that follows from a batch's own evidence: if it was edited, it no longer has that name."""
+    told = (evidence.table, evidence.partition, evidence.revision, evidence.transform)
+    if evidence.table.startswith("bronze/"):
+        files = [[each.name, each.sha256] for each in evidence.sources]
+        return digest(*told, files[0] if files else ["closed", evidence.closed])
+    return digest(*told, evidence.contract, *_read(evidence.inputs, evidence.references))
+
+
+def _read(inputs: Mapping[str, Any], references: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    return (
+        {name: each["partitions"] for name, each in inputs.items()},
+        {name: each["used"] for name, each in references.items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -104,21 +135,9 @@ class Basis:
             if pinned.counts_whole
         }
 
-    def batch_id(self, key: str, used: Mapping[str, Any]) -> str:
-        """Names what a partition is made of.
-
-        Args:
-            key: the partition.
-            used: by reference, a digest of what the partition uses of it.
-        """
-        partitions = {
-            name: pinned.contents(self.table.partition, key)
-            for name, pinned in self.inputs.items()
-            if pinned.counts_whole
-        }
-        return digest(
-            self.table.path, key, self.table.revision, self.table.transform_digest, self._contract, partitions, used
-        )
+    def batch_id(self, key: str) -> str:
+        """Names what a partition is made of, if the table has no references: those count by what its rows use."""
+        return refined_batch_id(self.table, key, self._contract, self.inputs_of(key), {})
 
     @cached_property
     def _contract(self) -> str:

@@ -9,6 +9,7 @@ A partition's state tells of its own inputs as they are committed now. Whether t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,8 +18,9 @@ from functools import cached_property
 import polars as pl
 
 from medallion import ledger
-from medallion.errors import SourceError, SourceMissing
+from medallion.errors import SourceError, SourceMissing, TableUnreadable
 from medallion.evidence import Evidence, EvidenceReader, held_candidates
+from medallion.gaps import irrecoverable
 from medallion.identity import Basis, Changes, source_batch_id
 from medallion.lake import Lake, Snapshot
 from medallion.project import Project
@@ -28,6 +30,8 @@ from medallion.stale import code_change
 from medallion.tables import Table
 
 __all__ = ["Cause", "PartitionState", "Reason", "Standing", "Survey", "fold"]
+
+_log = logging.getLogger(__name__)
 
 
 class Standing(StrEnum):
@@ -159,8 +163,13 @@ class Survey:
         else:
             found = dict(_refined(look))
         looked = table.layer != "bronze" or self.landing is not None
+        gaps = irrecoverable(self.lake, table.path)
         return {
-            key: _failed(state, failures[key], looked=looked) if key in failures else state
+            key: _lost(state, gaps[key])
+            if key in gaps
+            else _failed(state, failures[key], looked=looked)
+            if key in failures
+            else state
             for key, state in found.items()
         }
 
@@ -240,7 +249,7 @@ def _refined(look: _Look) -> Iterator[tuple[str, PartitionState]]:
     """The partitions of a table that is built from others."""
     same: set[str] = set()
     if not look.basis.whole_references():  # then a batch is named by what is pinned, and no evidence need be read
-        same = {key for key in look.live if look.settled(key, look.basis.batch_id(key, {}))}
+        same = {key for key in look.live if look.settled(key, look.basis.batch_id(key))}
     evidence = look.evidence([key for key in look.live if key not in same])
     changes = {
         key: look.basis.changes(key, made) if made is not None else Changes("its evidence is gone")
@@ -285,7 +294,11 @@ def _stale(look: _Look, changes: Changes, rekeyed: tuple[str, ...]) -> tuple[Rea
 
 def _failures(lake: Lake) -> dict[str, dict[str, Reason]]:
     """By table and partition, the failures that are the newest thing the ledger tells."""
-    newest = ledger.latest(lake).filter(pl.col("status") == "failed")
+    try:
+        newest = ledger.latest(lake).filter(pl.col("status") == "failed")
+    except TableUnreadable as unreadable:  # evidence, not authority: the tables tell the rest
+        _log.warning("failures that leave no trace in a table are not known: %s", unreadable)
+        return {}
     found: dict[str, dict[str, Reason]] = {}
     for table, key, code, error in newest.select("pipeline_name", "partition", "error_code", "error").iter_rows():
         if code not in _WAITING:
@@ -295,6 +308,13 @@ def _failures(lake: Lake) -> dict[str, dict[str, Reason]]:
 
 _WAITING = ("INPUT_NOT_COMMITTED", "SOURCE_MISSING", "SUPERSEDED")
 """What is no failure of the partition's own: there was nothing to build it from, or another attempt built it."""
+
+
+def _lost(state: PartitionState, reason: str) -> PartitionState:
+    """The state of a partition that is recorded as a gap: what is live stays as it is, and nothing else is made."""
+    if state.batch_id is not None:
+        return replace(state, standing=Standing.CURRENT, reasons=())
+    return replace(state, standing=Standing.IRRECOVERABLE, reasons=(Reason(Cause.MISSING, reason),), undelivered=reason)
 
 
 def _failed(state: PartitionState, failure: Reason, *, looked: bool) -> PartitionState:
