@@ -31,10 +31,12 @@ from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
 from medallion.tables import Table
-from resources.event_log import written_together
+from resources.event_log import withdraw_planned, written_together
 
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]
 _CHART_POINTS = 28
+_IN_FULL = 31
+"""Partitions of a run up to which every planned rule is told of each of them: a month by day."""
 
 
 def provenance(instance: dg.DagsterInstance, table: Table, among: Collection[Table] | None = None) -> dict[str, str]:
@@ -152,18 +154,23 @@ def _evaluations(context: dg.AssetExecutionContext, table: Table, report: Report
 
     What Dagster planned is answered for every partition: without an answer it shows the partition as skipped, or, if
     the run fails, as failed, and draws both in red. What it did not plan is reported where it found something or has
-    recovered, and in full for the newest partition, which speaks for the check in lists.
+    recovered, and in full for the newest partition, which speaks for the check in lists. In a long range the rules are
+    withdrawn from what is planned: thousands of times "found nothing" would take longer than the work.
     """
     key_of = asset_key(table)
     unpartitioned = isinstance(table.partition, Whole)
     targets = _targets(context, table, report)
-    planned = {check.name for check in context.selected_asset_check_keys if check.asset_key == key_of}
+    keys = {check for check in context.selected_asset_check_keys if check.asset_key == key_of}
+    rules = {check for check in keys if check.name != GATE}
+    if len(report.outcomes) > _IN_FULL and withdraw_planned(context.instance, context.run.run_id, rules):
+        keys -= rules
+    planned = {check.name for check in keys}
     every = {spec.name for spec in check_specs(table, None)}
     judged = [key for key, outcome in report.outcomes.items() if not isinstance(outcome, Failed)]
     for key, outcome in report.outcomes.items():
         partition = None if unpartitioned else key
-        rules = rule_evaluations(table, outcome, always=every if key in judged[-1:] else planned)
-        for name, evaluation in ((GATE, gate_evaluation(table, key, outcome)), *rules):
+        said = rule_evaluations(table, outcome, always=every if key in judged[-1:] else planned)
+        for name, evaluation in ((GATE, gate_evaluation(table, key, outcome)), *said):
             yield dg.AssetCheckEvaluation(
                 asset_key=key_of,
                 check_name=name,
