@@ -20,10 +20,10 @@ run: landing ## install, build the landing zone, backfill the year, serve the UI
 	@$(PY) -m assets.run $(if $(filter 0 no false,$(UI)),--no-ui,--ui) --port $(PORT)
 
 test: .venv/.installed ## install and run the tests, except the slow ones
-	@$(PY) -m pytest -m "not slow"
+	@$(PY) -m pytest -m "not slow" --numprocesses 2
 
 test-all: .venv/.installed ## install and run all tests, the slow ones too
-	@$(PY) -m pytest
+	@$(PY) -m pytest --numprocesses 2
 
 check: .venv/.installed ## formatting, lint and types
 	@$(PY) -m ruff format --check .
@@ -37,7 +37,7 @@ format: .venv/.installed ## format the code and mend what the linter can mend
 dev: .venv/.installed ## serve the Dagster UI with its daemon, building nothing first (PORT=3000)
 	@mkdir -p "$$DAGSTER_HOME"
 	@test -e "$$DAGSTER_HOME/dagster.yaml" || cp resources/dagster.yaml "$$DAGSTER_HOME/dagster.yaml"
-	@.venv/bin/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port $(PORT)
+	@$(PY) -m dagster dev --workspace workspace.yaml --host 127.0.0.1 --port $(PORT)
 
 landing: .venv/.installed ## build the retail landing zone, once
 	@$(PY) -m resources.retail

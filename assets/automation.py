@@ -9,6 +9,7 @@ from dagster._core.definitions.partitions.partitioned_schedule import Unresolved
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
+from assets.backfill import LIVE
 from assets.specs import asset_key
 from medallion.digests import digest
 from medallion.partitions import Daily, Monthly, Partitioning, Weekly, Whole
@@ -38,7 +39,7 @@ def build_jobs(project: Project) -> dict[Partitioning, UnresolvedAssetJobDefinit
 def build_schedules(jobs: Mapping[Partitioning, UnresolvedAssetJobDefinition]) -> list[Schedule]:
     """A schedule for each time-partitioned job: two hours after its window ends, when the stores have exported."""
     return [
-        dg.build_schedule_from_partitioned_job(job, hour_of_day=2, minute_of_hour=0)
+        dg.build_schedule_from_partitioned_job(job, hour_of_day=2, minute_of_hour=0, tags=LIVE)
         for cut, job in jobs.items()
         if isinstance(cut, Daily | Weekly | Monthly)
     ]
@@ -78,11 +79,11 @@ def _requests(cut: Partitioning, changed: Mapping[str, Mapping[str, list[int]]],
         # The same files in the same state are asked for once, however often the sensor looks.
         run_key = digest(job, {key: changed[key] for key in keys})
         if isinstance(cut, Whole):
-            yield dg.RunRequest(run_key=run_key, job_name=job)
+            yield dg.RunRequest(run_key=run_key, job_name=job, tags=LIVE)
         elif len(keys) == 1:
-            yield dg.RunRequest(run_key=run_key, job_name=job, partition_key=keys[0])
+            yield dg.RunRequest(run_key=run_key, job_name=job, partition_key=keys[0], tags=LIVE)
         else:
-            tags = {ASSET_PARTITION_RANGE_START_TAG: keys[0], ASSET_PARTITION_RANGE_END_TAG: keys[-1]}
+            tags = {**LIVE, ASSET_PARTITION_RANGE_START_TAG: keys[0], ASSET_PARTITION_RANGE_END_TAG: keys[-1]}
             yield dg.RunRequest(run_key=run_key, job_name=job, tags=tags)
 
 

@@ -6,6 +6,7 @@ import dagster as dg
 from dagster_duckdb import DuckDBResource
 
 from assets.automation import build_jobs, build_landing_sensor, build_schedules
+from assets.backfill import build_planned_backfill
 from assets.factory import build_assets
 from medallion.project import Project, load_project
 from resources.lake import LakeReader, LakeResource, LandingResource
@@ -36,7 +37,7 @@ def _definitions(project: Project, feeds: str) -> dg.Definitions:
     lake, duckdb = LakeResource(), DuckDBResource(database=":memory:")
     return dg.Definitions(
         assets=build_assets(project.tables),
-        jobs=list(jobs.values()),
+        jobs=[*jobs.values(), build_planned_backfill(project)],
         schedules=build_schedules(jobs),
         sensors=[build_landing_sensor(project, jobs)],
         resources={

@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_duckdb import DuckDBResource
 
 from assets import report as reporting
+from assets.backfill import PLAN_TAG
 from assets.specs import asset_key, asset_spec, partitions_definition, quarantine_spec
 from checks.translate import check_specs
 from medallion.errors import MedallionError
@@ -92,9 +93,12 @@ def _operation(chain: list[Table]) -> dg.AssetsDefinition:
             if any(table.source for table in wanted):
                 run = replace(run, landing=landing.open())
             failed = []
+            built_from = {table: reporting.provenance(context.instance, table) for table in wanted}
             for table, report in refine_all(wanted, run).items():
+                # What this very run has made of its other tables has been told meanwhile.
+                known = built_from[table] | reporting.provenance(context.instance, table, among=chain)
                 told = report if asked[table] else reporting.news(report)
-                yield from reporting.events(context, table, told, run.lake)
+                yield from reporting.events(context, table, told, run.lake, known)
                 context.log.info(reporting.summary(report))
                 if report.refused:
                     failed.append(reporting.failure(report))
@@ -132,6 +136,8 @@ def _run(context: dg.AssetExecutionContext, lake: LakeResource, database: DuckDB
         run_id=context.run.run_id,
         started_at=dt.datetime.now(dt.UTC),
         connect=database.get_connection,
+        slice_bytes=lake.slice_bytes,
+        plan_id=context.run.tags.get(PLAN_TAG),
     )
 
 

@@ -5,49 +5,109 @@ Dagster is the witness. Everything here comes from outcomes; nothing decides.
 
 import base64
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 import polars as pl
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+from dagster._core.definitions.data_version import (
+    CODE_VERSION_TAG,
+    DATA_VERSION_IS_USER_PROVIDED_TAG,
+    DATA_VERSION_TAG,
+    DEFAULT_DATA_VERSION,
+    NULL_EVENT_POINTER,
+    extract_data_version_from_entry,
+    get_input_data_version_tag,
+    get_input_event_pointer_tag,
+)
+from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 
-from assets.specs import asset_key, quarantine_key
+from assets.specs import asset_key, code_version, dependencies, quarantine_key
 from checks.translate import GATE, check_specs, gate_evaluation, rule_evaluations
 from medallion.failpoints import reach
 from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
 from medallion.tables import Table
+from resources.event_log import written_together
 
-Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.MaterializeResult[None] | dg.Output[None]
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]
 _CHART_POINTS = 28
 
 
-def events(context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake) -> Iterator[Event]:
-    """The events of one table's report, in the order that Dagster needs: materializations, then evaluations."""
-    unpartitioned = isinstance(table.partition, Whole)
+def provenance(instance: dg.DagsterInstance, table: Table, among: Collection[Table] | None = None) -> dict[str, str]:
+    """What a table is about to be built from, as Dagster knows it: the tags by which it sees that an input has changed.
+
+    To be asked before the inputs are pinned. What is told of an input later counts as a change: rather a partition that
+    is shown as out of date and is not than the other way round.
+
+    Args:
+        instance: which is asked.
+        table: the table.
+        among: only of these inputs; of all if not given.
+    """
+    found: dict[str, str] = {}
+    wanted = None if among is None else {asset_key(each) for each in among}
+    keys = [each.asset_key for each in dependencies(table) if wanted is None or each.asset_key in wanted]
+    newest = {each.asset_entry.asset_key: each.asset_entry for each in instance.get_asset_records(keys)} if keys else {}
+    for key in keys:
+        record = newest[key].last_materialization_record if key in newest else None
+        version = extract_data_version_from_entry(record.event_log_entry) if record else None
+        found[get_input_data_version_tag(key)] = (version or DEFAULT_DATA_VERSION).value
+        found[get_input_event_pointer_tag(key)] = str(record.storage_id) if record else NULL_EVENT_POINTER
+    return found
+
+
+def events(
+    context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake, built_from: Mapping[str, str]
+) -> Iterator[Event]:
+    """The events of one table's report, in the order that Dagster needs: materializations, then evaluations.
+
+    Args:
+        context: of the run.
+        table: the table.
+        report: what became of its partitions.
+        lake: where it lies.
+        built_from: its ``provenance``.
+    """
+    with written_together(context.instance):
+        yield from _events(context, table, report, lake, built_from)
+    reach("dagster told")
+
+
+def _events(
+    context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake, built_from: Mapping[str, str]
+) -> Iterator[Event]:
     # A table that the run was not asked for has no result to give, only news.
     complete = not report.refused and asset_key(table) in context.selected_asset_keys
     charts = _charts(table, report, lake)
     for key, outcome in report.published.items():
-        metadata = {**_metadata(table, outcome), **charts.get(key, {})}
+        partition = None if isinstance(table.partition, Whole) else key
         if table.quarantine_path is not None and isinstance(outcome, Committed | Unchanged):
-            yield _quarantine(table, None if unpartitioned else key, outcome)
-        if not complete:
-            yield dg.AssetMaterialization(asset_key(table), partition=key, metadata=metadata)
-        elif unpartitioned:
-            yield dg.MaterializeResult(asset_key(table), metadata=metadata)
-        else:
-            context.add_asset_metadata(metadata, asset_key=asset_key(table), partition_key=key)
-    if complete and not unpartitioned:
-        yield dg.MaterializeResult(asset_key(table))
+            yield _quarantine(table, partition, outcome)
+        metadata = {**_metadata(table, outcome), **charts.get(key, {})}
+        tags = {**built_from, **_version(table, outcome)}
+        yield dg.AssetMaterialization(asset_key(table), partition=partition, metadata=metadata, tags=tags)
+    if complete:
+        # The step's result. Dagster would make materializations of it, with one data version for all partitions of a
+        # range; they have been told above, each with its own.
+        told = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+        yield dg.Output(None, asset_key(table).to_python_identifier(), metadata=told)
     yield from _evaluations(context, table, report)
     if complete and dg.AssetCheckKey(asset_key(table), GATE) in context.selected_asset_check_keys:
         # Evaluations of single partitions are no result of the step; without one Dagster warns that nothing was gated.
         yield dg.Output(None, f"{asset_key(table).to_python_identifier()}_{GATE}")
-    reach("dagster told")
+
+
+def _version(table: Table, outcome: Committed | Unchanged) -> dict[str, str]:
+    """The tags by which Dagster compares contents: the same rows made again are no change."""
+    return {
+        CODE_VERSION_TAG: code_version(table),
+        DATA_VERSION_TAG: outcome.evidence.content or outcome.evidence.batch_id,
+        DATA_VERSION_IS_USER_PROVIDED_TAG: "true",
+    }
 
 
 def _metadata(table: Table, outcome: Committed | Unchanged) -> dict[str, Any]:

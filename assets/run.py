@@ -40,6 +40,7 @@ console = Console()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 1 if a partition was refused and 2 if the configuration is unusable."""
     parser = argparse.ArgumentParser(prog="python -m assets.run", description=__doc__)
+    parser.add_argument("tables", nargs="*", metavar="LAYER/NAME", help="only these and what they are built from")
     parser.add_argument("--ui", action=argparse.BooleanOptionalAction, default=True, help="serve the UI afterwards")
     parser.add_argument("--port", type=int, default=3000, help="port of the UI on 127.0.0.1")
     options = parser.parse_args(arguments)
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.ui:
             check_port(options.port)
         prepare_home()
-        refused = backfill()
+        refused = backfill(options.tables)
     except MedallionError as error:
         console.print(f"[red]error:[/] {error}", highlight=False)
         return 2
@@ -87,11 +88,18 @@ def prepare_home() -> Path:
     return home
 
 
-def backfill() -> int:
-    """Run everything that is pending, in order, and print what the lake holds. Returns how many partitions failed."""
+def backfill(names: Sequence[str] = ()) -> int:
+    """Run everything that is pending, in order, and print what the lake holds. Returns how many partitions failed.
+
+    Args:
+        names: of the tables to look at, with everything that they are built from; all if there are none.
+
+    Raises:
+        UnknownTable: if one is not declared.
+    """
     started = time.monotonic()
     logging.getLogger("medallion").setLevel(logging.ERROR)  # refused partitions are listed at the end
-    project = load_project("assets.feeds")
+    project = _wanted(load_project("assets.feeds"), names)
     run = Run(lake=LakeResource().open(), landing=LandingResource().open(), run_id="plan")
     failures: list[str] = []
     unchanged = 0
@@ -115,6 +123,15 @@ def backfill() -> int:
                     failures += _execute(chain, piece, instance)
     _report(project, run, unchanged, failures, time.monotonic() - started)
     return len(failures)
+
+
+def _wanted(project: Project, names: Sequence[str]) -> Project:
+    """The named tables and, again and again, what they are built from or refer to."""
+    wanted = {project.table(name) for name in names}
+    for table in reversed(project.tables):  # each comes after what it is built from
+        if table in wanted:
+            wanted.update(given.table for given in (*table.inputs.values(), *table.references.values()))
+    return Project(tuple(table for table in project.tables if table in wanted)) if names else project
 
 
 def _waiting(chain: Sequence[Table], run: Run, instance: dg.DagsterInstance) -> list[str]:

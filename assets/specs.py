@@ -13,6 +13,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from medallion import partitions as cut
 from medallion.errors import DeclarationError
 from medallion.gate import FAILURES, WARNINGS
+from medallion.plan import code_of
 from medallion.tables import Input, Sql, Table
 
 QUARANTINE_GROUP = "quarantine"
@@ -113,6 +114,11 @@ def dependencies(table: Table) -> list[dg.AssetDep]:
     return list(deps.values())
 
 
+def code_version(table: Table) -> str:
+    """The revision that a table declares, and a digest of its code and its contract."""
+    return f"{table.revision}-{code_of(table)[:8]}"
+
+
 def asset_spec(table: Table) -> dg.AssetSpec:
     """A table as an asset."""
     kinds = {"deltalake", "duckdb" if isinstance(table.transform, Sql) else "polars"}
@@ -129,7 +135,7 @@ def asset_spec(table: Table) -> dg.AssetSpec:
         group_name=table.layer,
         kinds=kinds,
         owners=list(table.owners),
-        code_version=f"{table.revision}-{table.transform_digest[:8]}",
+        code_version=code_version(table),
         partitions_def=partitions_definition(table.partition),
         metadata={**metadata, "dagster/io_manager_key": "lake_reader"},
     )

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import polars as pl
+
 from medallion.errors import UnknownPartition
-from medallion.evidence import EvidenceReader, read_held
+from medallion.evidence import Evidence, EvidenceReader, held_file, read_held
 from medallion.lake import Lake, Snapshot
 from medallion.partitions import Keys, Partitioning
-from medallion.store import Place
+from medallion.store import Place, readable
 
 __all__ = ["inspect"]
+
+_HALVES = ("accepted", "quarantined")
+_SAMPLE = 5
+"""Rows of a blocked candidate that are shown."""
 
 
 def inspect(
@@ -54,7 +60,29 @@ def inspect(
         "commit": _commit(snapshot, key, batch_id),
         "recoveries": recoveries,
         "held": json.loads(held.to_json()) if held is not None else None,
+        **(_candidate(snapshot.folder, held) if held is not None else {}),
     }
+
+
+def _candidate(table: Place, held: Evidence) -> dict[str, Any]:
+    """Some rows of a blocked candidate, and what can be done with it."""
+    where = f"{held.table} {held.partition}"
+    choices = {
+        "repair": f"mend the source or the feed, then: medallion replay {where}",
+        "approve": f'publish it as it is: medallion approve {where} --reason "..."',
+        "discard": f"forget it: medallion discard {where}",
+    }
+    if not held.content:
+        del choices["approve"]  # it was refused for its shape, and has no rows to publish
+    return {"held rows": {name: _sample(held_file(table, held, name)) for name in _HALVES}, "next": choices}
+
+
+def _sample(file: Place) -> list[dict[str, Any]]:
+    try:
+        rows = pl.read_parquet(readable(file), n_rows=_SAMPLE, glob=False, hive_partitioning=False)
+    except OSError:
+        return []
+    return [{name: str(value) for name, value in row.items() if value is not None} for row in rows.to_dicts()]
 
 
 def _commit(snapshot: Snapshot, key: str, batch_id: str | None) -> dict[str, Any] | None:

@@ -123,6 +123,11 @@ class Report:
         return {key: each for key, each in self.outcomes.items() if isinstance(each, Committed | Unchanged)}
 
     @property
+    def committed(self) -> tuple[str, ...]:
+        """Partitions that were made anew."""
+        return tuple(key for key, each in self.outcomes.items() if isinstance(each, Committed))
+
+    @property
     def refused(self) -> dict[str, Blocked | Failed]:
         """Partitions that need somebody."""
         return {key: each for key, each in self.outcomes.items() if isinstance(each, Blocked | Failed)}

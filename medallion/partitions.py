@@ -32,7 +32,6 @@ __all__ = [
     "Weekly",
     "Whole",
     "check_safe_key",
-    "keys_between",
 ]
 
 _SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
@@ -286,21 +285,3 @@ class Hourly(TimePartitioning):
     def value(self, key: str) -> object:
         """The key itself."""
         return key
-
-
-def keys_between(partition: Partitioning, asked: str) -> tuple[str, ...]:
-    """The partitions that ``FROM..TO`` or one key names, both ends included, in order.
-
-    Raises:
-        UnknownPartition: if an end is not a partition, or the first comes after the last.
-    """
-    first, dots, last = asked.partition("..")
-    partition.check(first)
-    if not dots:
-        return (first,)
-    partition.check(last)
-    keys = partition.keys()
-    start, end = keys.index(first), keys.index(last)
-    if start > end:
-        raise UnknownPartition(asked, f"{first} comes after {last}; write {last}..{first}")
-    return keys[start : end + 1]

@@ -1,40 +1,40 @@
 """Replaying just the partitions that hold refused rows, after what was at fault has been mended.
 
-What the partitions are made of is brought up to date first, then they are made anew, then what is built from those that
-changed. A partition for which nothing has changed is left alone, so its rows stay refused, and nothing is written.
+What the partitions are made of is brought up to date first, if it is out of date; then they are made anew, and what is
+built from those that changed. A partition for which nothing has changed is left alone, so its rows stay refused, and
+nothing is written. Whatever else a mended reference table matters for is out of date then, as any plan tells.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from medallion.execution import execute
 from medallion.outcomes import Committed, Report
+from medallion.plan import Plan, Select, plan
 from medallion.project import Project
 from medallion.quarantine import outstanding
-from medallion.refine import Run, refine
+from medallion.refine import Run
 from medallion.released import released
-from medallion.state import Standing, fold
-from medallion.tables import Input, Table
+from medallion.tables import Table
 
-__all__ = ["Replayed", "replay_refused"]
+__all__ = ["Release", "plan_release", "release"]
 
 
 @dataclass(frozen=True)
-class Replayed:
+class Release:
     """What a replay of refused rows came to.
 
     Attributes:
-        reports: of every table that something was done with, in order.
-        asked: the partitions that held refused rows.
+        reports: of every table that was visited, in order.
         released: rows that left the quarantine, by partition.
     """
 
     table: str
     reports: tuple[Report, ...]
-    asked: tuple[str, ...]
-    released: dict[str, int]
+    released: Mapping[str, int]
 
     @property
     def complete(self) -> bool:
@@ -42,10 +42,12 @@ class Replayed:
         return not any(report.refused for report in self.reports)
 
 
-def replay_refused(
+def plan_release(
     project: Project, run: Run, table: Table, *, rule: str | None = None, keys: Collection[str] | None = None
-) -> Replayed:
-    """Replay the partitions of a table that hold refused rows, with what they are made of and what is made of them.
+) -> Plan | None:
+    """What is to be made again so that refused rows can leave the quarantine; None if there are none.
+
+    What is built from the partitions is not in it: that follows for those that have changed when it is done.
 
     Args:
         project: the declared tables.
@@ -55,58 +57,44 @@ def replay_refused(
         keys: only these partitions.
     """
     found = outstanding(project, run.lake, [table.path], rule=rule, keys=keys)
-    asked = tuple(dict.fromkeys(each.partition for each in found))
-    reports = list(_upstream(project, run, table, asked)) if asked else []
-    mine = refine(table, asked, run)
-    changed = {table.path: _committed(mine)}
-    reports += [mine, *_downstream(project, run, table, changed)]
-    freed = {
+    asked = list(dict.fromkeys(each.partition for each in found))
+    if not asked:
+        return None
+    settings: dict[str, Any] = {"select": {Select.ALL}, "slice_bytes": run.slice_bytes}
+    mine = plan(project, run.lake, run.landing, table.path, asked, downstream=False, **settings)
+    whole = plan(project, run.lake, run.landing, table.path, asked, upstream=True, **settings)
+    # A mended reference table concerns every partition, and here only those are visited that hold refused rows.
+    before = _built_from(table)
+    return replace(whole, tables=(*(each for each in whole.tables if each.table in before), *mine.tables))
+
+
+def _built_from(table: Table) -> set[str]:
+    """The tables that a table is built from, at whatever remove."""
+    found: set[str] = set()
+    for each in (*table.inputs.values(), *table.references.values()):
+        found |= {each.table.path, *_built_from(each.table)}
+    return found
+
+
+def release(made: Plan, project: Project, run: Run) -> Release:
+    """Do what a plan of :func:`plan_release` says, and make anew what is built from the partitions that changed.
+
+    Raises:
+        PlanOutdated: before anything is written, if the lake or the code has moved since.
+    """
+    reports = execute(made, project, run)
+    path = made.asked.table
+    assert path is not None
+    mine = next(report for report in reports if report.table == path)
+    if mine.committed:
+        after = plan(
+            project, run.lake, None, path, mine.committed, select={Select.ALL}, slice_bytes=run.slice_bytes
+        )  # fmt: skip
+        after = replace(after, tables=tuple(each for each in after.tables if each.table != path))
+        reports += execute(after, project, run)
+    rows = {
         key: released(outcome.was, outcome.verdict).total()
         for key, outcome in mine.outcomes.items()
         if isinstance(outcome, Committed)
     }
-    return Replayed(table.path, tuple(reports), asked, {key: rows for key, rows in freed.items() if rows})
-
-
-def _committed(report: Report) -> set[str]:
-    return {key for key, outcome in report.outcomes.items() if isinstance(outcome, Committed)}
-
-
-def _upstream(project: Project, run: Run, table: Table, keys: Collection[str]) -> Iterator[Report]:
-    """Bring what some partitions are made of up to date, from the sources on."""
-    needed: dict[str, set[str]] = defaultdict(set)
-    needed[table.path] = set(keys)
-    for each in reversed(project.tables):
-        for key in needed.get(each.path, ()):
-            for given in each.inputs.values():
-                needed[given.table.path].update(given.keys_for(each.partition, key))
-            for reference in each.references.values():
-                needed[reference.table.path].update(reference.table.partition.keys())
-    for each in project.tables:
-        if each is table or each.path not in needed:
-            continue
-        states = fold(project, run.lake, run.landing, [each.path])[each.path]
-        waiting = [
-            key
-            for key in needed[each.path]
-            if states[key].standing in {Standing.STALE, Standing.MISSING} and states[key].undelivered is None
-        ]
-        if waiting and (each.layer != "bronze" or run.landing is not None):
-            yield refine(each, waiting, run)
-
-
-def _downstream(project: Project, run: Run, table: Table, changed: dict[str, set[str]]) -> Iterator[Report]:
-    """Make anew what is built from partitions that changed, from table to table."""
-    for each in project.tables:
-        if each is table:
-            continue
-        read = [given for given in each.inputs.values() if changed.get(given.table.path)]
-        keys = [key for key in each.partition.keys() if any(_reads(given, each, key, changed) for given in read)]  # noqa: SIM118
-        if keys:
-            report = refine(each, keys, run)
-            changed[each.path] = _committed(report)
-            yield report
-
-
-def _reads(given: Input, table: Table, key: str, changed: dict[str, set[str]]) -> bool:
-    return not changed[given.table.path].isdisjoint(given.keys_for(table.partition, key))
+    return Release(path, tuple(reports), {key: count for key, count in rows.items() if count})

@@ -57,7 +57,8 @@ def why_released(before: Evidence | None, after: Evidence) -> str | None:
     rules = ", ".join(
         f"{rule} {count}" for rule, count in sorted(by_rule.items(), key=lambda item: (-item[1], item[0]))
     )
-    return f"released {rows.total()} rows ({rules}): {', '.join(_changes(before, after)) or 'replayed'}"
+    what = "1 row" if rows.total() == 1 else f"{rows.total()} rows"
+    return f"released {what} ({rules}): {', '.join(_changes(before, after)) or 'replayed'}"
 
 
 def _changes(before: Evidence, after: Evidence) -> list[str]:

@@ -6,6 +6,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from tests.assets.deployment import DAILY, REFERENCES, Deployment, deliver
 from tests.ui.server import DagsterServer
@@ -37,7 +38,10 @@ def served(root: Path, year: Path) -> Iterator[tuple[DagsterServer, Deployment]]
     settings = (ROOT / "resources" / "dagster.yaml").read_text()
     (home / "dagster.yaml").write_text(f"{settings}\nrun_queue:\n  dequeue_interval_seconds: 1\n")
     deliver(year, root / "landing", [day for day in JANUARY + WEEK_BEFORE + MONTH if day != "2017-12-25"])
-    with dg.DagsterInstance.from_config(str(home)) as instance:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(home))  # dagster.yaml says that everything is kept there
+        instance_here = dg.DagsterInstance.get()
+    with instance_here as instance:
         deployment = Deployment(root, instance)
         assert deployment.run(*REFERENCES).success
         for built in (BUILT, WEEK_BEFORE):
