@@ -430,6 +430,42 @@ class AssetPage(_DagsterPage):
         ).last
 
 
+class Launchpad(_DagsterPage):
+    """A job's Launchpad: its form, and the button that launches it."""
+
+    def wait(self) -> "Launchpad":
+        """Wait until the form has been checked and can be launched; it need not be filled in yet."""
+        expect(self._editor).to_be_visible(timeout=_PATIENCE_MS)
+        expect(self._editor).to_contain_text("ops", timeout=_PATIENCE_MS)
+        return self
+
+    @property
+    def _editor(self) -> Locator:
+        return self.page.locator(".CodeMirror").first
+
+    def text(self) -> str:
+        """The form as it is filled in."""
+        return self._editor.inner_text()
+
+    def type_at_the_end(self, text: str) -> None:
+        """Type into the quotes with which the form ends."""
+        self._editor.click()
+        for key in ("Control+End", "ArrowUp", "End", "ArrowLeft"):
+            self.page.keyboard.press(key)
+        self.page.keyboard.type(text)
+        expect(self._editor).to_contain_text(text)
+
+    def launch(self) -> str:
+        """Launch the run; returns its id."""
+        button = self.page.get_by_role("button", name="Launch Run")
+        expect(button).to_be_enabled(timeout=_PATIENCE_MS)
+        button.click()
+        self.page.wait_for_url(_RUN_LINK)
+        found = _RUN_LINK.search(self.page.url)
+        assert found is not None
+        return found[1]
+
+
 class RunPage(_DagsterPage):
     """The page of one run."""
 
