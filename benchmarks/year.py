@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3, help="how often each of the two runs, in turn")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        landing, until = _landing(Path(folder), quick=options.quick)
+        landing, until = landing_zone(Path(folder), quick=options.quick)
         pairs = [_pair(landing, Path(folder), until) for _ in range(options.pairs)]
     plain = statistics.median(pair[0] for pair in pairs)
     ours = statistics.median(pair[1] for pair in pairs)
@@ -57,7 +57,7 @@ def main() -> None:
     print(json.dumps({"data_vs_plain_script": round(ratio, 3)}))
 
 
-def _landing(folder: Path, *, quick: bool) -> tuple[Path, str]:
+def landing_zone(folder: Path, *, quick: bool) -> tuple[Path, str]:
     """The landing zone, and the first key that is left out."""
     landing = folder / "landing"
     subprocess.run([sys.executable, "-m", "resources.retail", "--landing", landing], check=True, capture_output=True)

@@ -25,6 +25,8 @@ __all__ = ["Settings", "cli", "main", "only_partition"]
 
 _COMMANDS: Mapping[str, str] = {
     "approve": "medallion.commands.held",
+    "backup": "medallion.commands.backup",
+    "check-lake": "medallion.commands.damage",
     "clean": "medallion.commands.look",
     "diff": "medallion.commands.recover",
     "discard": "medallion.commands.held",
@@ -32,12 +34,16 @@ _COMMANDS: Mapping[str, str] = {
     "inspect": "medallion.commands.look",
     "ledger": "medallion.commands.standing",
     "plan": "medallion.commands.backfill",
+    "promote": "medallion.commands.backup",
     "quarantine": "medallion.commands.quarantine",
+    "recover": "medallion.commands.backup",
     "replay": "medallion.commands.backfill",
     "restore": "medallion.commands.recover",
+    "retention": "medallion.commands.retention",
     "savepoint": "medallion.commands.recover",
     "status": "medallion.commands.standing",
     "summary": "medallion.commands.look",
+    "vacuum": "medallion.commands.retention",
     "verify": "medallion.commands.prove",
 }
 """Where each command is; a function of the command's name."""

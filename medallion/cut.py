@@ -28,7 +28,7 @@ from medallion.project import Project
 from medallion.publication import disagreeing, reconcile
 from medallion.tables import Table
 
-__all__ = ["Cut", "outdated", "paths_of", "take_cut", "unclosed"]
+__all__ = ["Cut", "live_evidence", "outdated", "paths_of", "take_cut", "unclosed"]
 
 _PATIENCE = 6
 """Looks at a pair of tables that do not agree, each after twice the time, before it is taken for left behind."""
@@ -93,7 +93,7 @@ def unclosed(project: Project, snapshots: Mapping[str, Snapshot]) -> list[str]:
     found = []
     for table in project.tables:
         target = snapshots[table.path]
-        for key, evidence in _live(target):
+        for key, evidence in live_evidence(target).items():
             for told in (*evidence.inputs.values(), *evidence.references.values()):
                 source = snapshots.get(told["table"])
                 if source is None or source.version is None or int(told["version"] or 0) > source.version:
@@ -103,12 +103,20 @@ def unclosed(project: Project, snapshots: Mapping[str, Snapshot]) -> list[str]:
     return found
 
 
-def outdated(project: Project, snapshots: Mapping[str, Snapshot]) -> dict[str, dict[str, str]]:
-    """The partitions that replay would make anew, at some versions of the tables, each with the reason."""
+def outdated(
+    project: Project, snapshots: Mapping[str, Snapshot], told: Mapping[str, Mapping[str, Evidence]] | None = None
+) -> dict[str, dict[str, str]]:
+    """The partitions that replay would make anew, at some versions of the tables, each with the reason.
+
+    Args:
+        project: the declared tables.
+        snapshots: their versions.
+        told: by table, the evidence of its live batches; read if not given.
+    """
     found: dict[str, dict[str, str]] = {}
     for table in project.tables:
         target = snapshots[table.path]
-        evidence = dict(_live(target))
+        evidence = live_evidence(target) if told is None else told[table.path]
         reasons = {key: "its evidence is gone" for key in target.files if key not in evidence}
         layers = Layers(table, target, lambda each: snapshots[each.path], duckdb.connect)
         if reasons := reasons | layers.outdated(evidence):
@@ -116,10 +124,11 @@ def outdated(project: Project, snapshots: Mapping[str, Snapshot]) -> dict[str, d
     return found
 
 
-def _live(target: Snapshot) -> list[tuple[str, Evidence]]:
+def live_evidence(target: Snapshot) -> dict[str, Evidence]:
+    """The evidence of a table's batches at one version, by partition; without those whose evidence is gone."""
     evidence_of = EvidenceReader(target.folder)
     pairs = ((key, evidence_of(target.batch_id(key) or "")) for key in target.files)
-    return [(key, evidence) for key, evidence in pairs if evidence is not None]
+    return {key: evidence for key, evidence in pairs if evidence is not None}
 
 
 def _changed(told: Mapping[str, Any], source: Snapshot | None) -> str:

@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -160,6 +160,21 @@ class EvidenceReader:
                 self._packed = self._unpack()
             line, pack = self._packed.get(batch_id, (None, path))
             return None if line is None else Evidence.from_json(line, pack)
+
+    def all(self) -> Iterator[Evidence]:
+        """Every document there is, of live batches and of others.
+
+        Raises:
+            TableUnreadable: if one is damaged.
+        """
+        for path in self._folder.glob("*.json"):
+            if not path.name.startswith("."):
+                with suppress(FileNotFoundError):
+                    yield Evidence.from_json(path.read_bytes(), path)
+        if self._packed is None:
+            self._packed = self._unpack()
+        for line, pack in self._packed.values():
+            yield Evidence.from_json(line, pack)
 
     def _unpack(self) -> dict[str, tuple[bytes, Place]]:
         # A batch that lies alone and in a pack is told by the former.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +20,24 @@ from medallion.store import Place, readable, relative, sync
 
 __all__ = [
     "CHECKPOINT_INTERVAL",
+    "FENCE",
     "FORMAT",
     "Commit",
+    "Entry",
+    "Listing",
     "check_format",
     "check_note",
+    "checkpointed_fences",
+    "checkpointed_files",
     "find",
+    "has_entries_after",
+    "list_log",
+    "mark",
+    "named_files",
     "note",
     "oldest_version",
     "read_commits",
+    "read_entry",
     "read_fences",
     "sync_log",
     "version_at",
@@ -38,10 +49,23 @@ FORMAT = 1
 CHECKPOINT_INTERVAL = 50
 """Commits between two checkpoints of a table."""
 
+FENCE = "medallion:"
+"""Stands before a partition in the application id of its fence."""
+
+_ENTRY = re.compile(r"([0-9]{20})(\.checkpoint(?:\..+)?\.parquet)?(?(2)|\.json)")
 _COMMIT_INFO = '{"commitInfo"'
 _TXN = '{"txn"'
 _REMOVE = '{"remove"'
 _NOTE = "medallion format "
+
+
+def mark(log: Place, version: int) -> tuple[int, int] | None:
+    """Tells a log entry from one of the same number in a table that was made anew."""
+    try:
+        stat = (log / f"{version:020}.json").stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def note() -> str:
@@ -109,6 +133,22 @@ def read_commits(log: Place, since: int, version: int, *, partial: bool) -> list
     return found
 
 
+def has_entries_after(log: Place, version: int) -> bool:
+    """Whether a log has moved on from a version: one look at the disk, where an update reads all that is live.
+
+    The next entry is there, or it has expired already because a checkpoint stands in for it. A version is one request
+    to an object store either way, so there the answer is yes.
+    """
+    if isinstance(log, ObjectPath) or (log / f"{version + 1:020}.json").exists():
+        return True
+    try:
+        return bool(json.loads((log / "_last_checkpoint").read_bytes())["version"] > version)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
 def version_at(log: Place, version: int, moment: dt.datetime) -> int | None:
     """The last version that was committed by a moment, as the clocks of those who committed tell it.
 
@@ -135,6 +175,124 @@ def version_at(log: Place, version: int, moment: dt.datetime) -> int | None:
 def find(commits: Sequence[Commit] | None, attempt: str, batches: Mapping[str, str]) -> int | None:
     """The version in which an attempt committed these batches; None if it did not, as far as the log tells."""
     return next((each.version for each in commits or () if each.attempt == attempt and each.batches == batches), None)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies in a table's log.
+
+    Attributes:
+        entries: the file of each version's entry.
+        checkpoints: the file of each version's checkpoint.
+    """
+
+    entries: Mapping[int, Place]
+    checkpoints: Mapping[int, Place]
+
+    @property
+    def latest(self) -> int:
+        """The newest version; -1 if there is none."""
+        return max((*self.entries, *self.checkpoints), default=-1)
+
+    def readable(self) -> list[int]:
+        """The versions to which a checkpoint and the entries after it lead, in order."""
+        found: list[int] = []
+        for version in sorted({*self.entries, *self.checkpoints}):
+            follows = version == 0 or (bool(found) and found[-1] == version - 1)
+            if version in self.checkpoints or (follows and version in self.entries):
+                found.append(version)
+        return found
+
+    def lost(self) -> list[int]:
+        """The versions that have no entry and should: a table cannot be read across them."""
+        start = max(self.checkpoints, default=-1)
+        return [version for version in range(start + 1, self.latest) if version not in self.entries]
+
+
+def list_log(log: Place) -> Listing:
+    """Look into a log; empty if there is none."""
+    entries: dict[int, Place] = {}
+    checkpoints: dict[int, Place] = {}
+    for path in log.glob("*"):
+        if match := _ENTRY.fullmatch(path.name):
+            (checkpoints if match[2] else entries)[int(match[1])] = path
+    return Listing(entries, checkpoints)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One version's entry in the log.
+
+    Attributes:
+        at: when it was committed, in milliseconds since 1970, by the clock of who did.
+        adds: the size in bytes of each file that it adds.
+        removes: the files that it removes.
+        fences: the transaction versions that it sets, by application id.
+    """
+
+    at: int
+    adds: Mapping[str, int]
+    removes: frozenset[str]
+    fences: Mapping[str, int]
+
+
+def read_entry(place: Place) -> Entry:
+    """Read an entry of the log.
+
+    Raises:
+        ValueError: if it is damaged.
+        OSError: if it cannot be read.
+    """
+    at, adds, removes, fences = 0, {}, set(), {}
+    for line in place.read_text(encoding="utf-8").splitlines():
+        try:
+            ((kind, told),) = json.loads(line).items()
+            if kind == "commitInfo":
+                at = int(told.get("timestamp", 0))
+            elif kind == "add":
+                adds[told["path"]] = int(told["size"])
+            elif kind == "remove":
+                removes.add(told["path"])
+            elif kind == "txn":
+                fences[told["appId"]] = int(told["version"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"a line is no action: {line[:40]!r}") from error
+    if not at:
+        raise ValueError("it tells of no commit")
+    return Entry(at, adds, frozenset(removes), fences)
+
+
+def named_files(log: Place) -> dict[str, int]:
+    """Every data file that the log still names, as added or as removed, with its size in bytes; 0 if it is not told.
+
+    Raises:
+        TableUnreadable: if an entry or a checkpoint is damaged, so that it cannot be said what is needed.
+    """
+    named: dict[str, int] = {}
+    listing = list_log(log)
+    for path in (*listing.entries.values(), *listing.checkpoints.values()):
+        try:
+            if path.name.endswith(".json"):
+                entry = read_entry(path)
+                named.update(dict.fromkeys(entry.removes - named.keys(), 0))
+                named.update(entry.adds)
+            else:
+                for kind in ("remove", "add"):
+                    named |= checkpointed_files(path, kind)
+        except (ValueError, pl.exceptions.PolarsError) as error:
+            raise TableUnreadable(
+                f"{path} is damaged ({error}), so that it cannot be said which files are needed. Nothing was removed. "
+                "See what is damaged and how it is repaired: medallion check-lake"
+            ) from error
+    return named
+
+
+def checkpointed_files(checkpoint: Place, kind: str) -> dict[str, int]:
+    """The data files that a checkpoint names, as ``add`` or as ``remove``, with their sizes in bytes."""
+    if kind not in pl.read_parquet_schema(readable(checkpoint)):
+        return {}
+    told = pl.read_parquet(readable(checkpoint), columns=[kind]).get_column(kind).struct.unnest()
+    return {path: size or 0 for path, size in told.drop_nulls("path").select("path", "size").iter_rows()}
 
 
 def sync_log(table: Place, since: int | None, version: int) -> None:
@@ -217,8 +375,12 @@ def _from_checkpoint(log: Place, version: int) -> tuple[int, dict[str, int]]:
         return -1, {}
     if hint["version"] > version or hint.get("parts") or hint.get("v2Checkpoint"):
         raise ValueError("a checkpoint of another time or kind")
-    path = log / f"{hint['version']:020}.checkpoint.parquet"
-    if "txn" not in pl.read_parquet_schema(readable(path)):
-        return hint["version"], {}
-    txns = pl.read_parquet(readable(path), columns=["txn"]).get_column("txn").struct.unnest().drop_nulls("appId")
-    return hint["version"], dict(txns.select("appId", "version").iter_rows())
+    return hint["version"], checkpointed_fences(log / f"{hint['version']:020}.checkpoint.parquet")
+
+
+def checkpointed_fences(checkpoint: Place) -> dict[str, int]:
+    """The transaction versions that a checkpoint holds, by application id."""
+    if "txn" not in pl.read_parquet_schema(readable(checkpoint)):
+        return {}
+    txns = pl.read_parquet(readable(checkpoint), columns=["txn"]).get_column("txn").struct.unnest().drop_nulls("appId")
+    return dict(txns.select("appId", "version").iter_rows())

@@ -23,6 +23,7 @@ import polars as pl
 from medallion.attempts import Recoveries, attempting
 from medallion.errors import (
     ConfigurationError,
+    Irrecoverable,
     MedallionError,
     RevisionRefused,
     StorageFailed,
@@ -30,8 +31,10 @@ from medallion.errors import (
 )
 from medallion.evidence import Evidence, EvidenceReader, drop_held, hold, write_evidence
 from medallion.failpoints import reach
+from medallion.gaps import irrecoverable
 from medallion.identity import Basis
 from medallion.inputs import Connect
+from medallion.isolation import check_publishes
 from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Superseded, Unchanged
 from medallion.partitions import Whole
@@ -117,11 +120,13 @@ def refine(table: Table, keys: Sequence[str], run: Run) -> Report:
     Raises:
         UnknownPartition: before anything is read or written, if the table does not have one of ``keys``.
         ConfigurationError: if bronze is asked for without a landing zone.
+        IsolatedCopy: if the lake is a copy from a backup that has not been promoted.
         RestoreUnfinished: if a restore is open: nothing is built on what it has half done.
     """
     for key in keys:
         table.partition.check(key)
     ordered = [key for key in table.partition.keys() if key in set(keys)]  # noqa: SIM118 - not a dictionary
+    check_publishes(run.lake.root)
     attempt = Attempt(table, run)
     check_none_open(run.lake)  # after pinning: so nothing that is pinned was written by a restore that is open
     settled = attempt.run(ordered)
@@ -148,7 +153,10 @@ class Attempt:
 
     def identify(self, keys: Sequence[str]) -> list[str]:
         """Settle what is certain without looking at rows; return the other partitions."""
-        return self.steps.identify(keys)
+        gaps = irrecoverable(self.lake, self.table.path)
+        lost = {key: Irrecoverable(self.table.path, key, gaps[key]) for key in keys if key in gaps}
+        self.outcomes.update({key: Failed(error) for key, error in lost.items()})
+        return self.steps.identify([key for key in keys if key not in lost])
 
     def run(self, keys: Sequence[str]) -> dict[str, Outcome]:
         """Settle all partitions, and what attempts that died have left of them."""

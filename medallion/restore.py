@@ -19,14 +19,10 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from medallion import ledger, savepoints
 from medallion.cut import outdated, paths_of
-from medallion.digests import digest_bytes, digest_file
-from medallion.errors import RestoreRefused, SavepointRefused
 from medallion.evidence import EvidenceReader
 from medallion.failpoints import reach
 from medallion.lake import Lake, Replacement, Snapshot
@@ -34,17 +30,17 @@ from medallion.past_states import Goal
 from medallion.project import Project
 from medallion.publication import Publication, reconcile
 from medallion.restore_intents import BACK, FORWARD, Claim, Intent, Move, claimed, open_intent, record, settle
-from medallion.staging import DataFile, Staged, in_parallel
+from medallion.restore_plan import check_files, damaged_files, moves_to, paths_in, refused
+from medallion.staging import DataFile, Staged
 from medallion.tables import Table
 from medallion.telemetry import Row, commit_rows, recovery_rows
 from medallion.verify import verify
 
-__all__ = ["INCOMPLETE", "RECOVERED", "ROLLED_BACK", "Goal", "RestorePlan", "Restored", "plan", "restore", "resume"]
+__all__ = ["INCOMPLETE", "RECOVERED", "ROLLED_BACK", "Restored", "restore", "resume"]
 
 _log = logging.getLogger(__name__)
 
 RECOVERED, INCOMPLETE, ROLLED_BACK = "recovered", "incomplete", "rolled back"
-_MAX_DAMAGED = 5
 
 Clock = Callable[[], dt.datetime]
 Files = tuple[DataFile, ...]
@@ -53,47 +49,6 @@ Overtaken = dict[str, dict[str, str]]
 
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
-
-
-@dataclass(frozen=True)
-class RestorePlan:
-    """What a restore would do; nothing has been done.
-
-    Attributes:
-        goal: the state that is to be current again.
-        moves: the partitions that differ, by table; those of a quarantine under its own name.
-        damaged: data files that the state needs and that are gone or altered, relative to the lake.
-        stale: after it, the partitions that are not what their inputs and code would make of them, with the reason.
-    """
-
-    goal: Goal
-    moves: Mapping[str, tuple[Move, ...]]
-    damaged: tuple[str, ...]
-    stale: Mapping[str, Mapping[str, str]]
-
-    @property
-    def replaced(self) -> dict[str, list[str]]:
-        """The partitions that get the files they had, by table; no quarantine."""
-        return self._of_tables(lambda move: bool(move.after))
-
-    @property
-    def dropped(self) -> dict[str, list[str]]:
-        """The partitions that were not there in that state, by table; no quarantine."""
-        return self._of_tables(lambda move: not move.after)
-
-    def _of_tables(self, wanted: Callable[[Move], bool]) -> dict[str, list[str]]:
-        found = {
-            path: [move.key for move in moves if wanted(move)]
-            for path, moves in self.moves.items()
-            if not path.startswith("quarantine/")
-        }
-        return {path: keys for path, keys in found.items() if keys}
-
-    @cached_property
-    def volume(self) -> tuple[int, int]:
-        """Partitions and rows that are put back."""
-        files = [file for moves in self.moves.values() for move in moves for file in move.after]
-        return len(files), sum(file.rows for file in files)
 
 
 @dataclass(frozen=True)
@@ -143,70 +98,6 @@ class Restored:
         ).total_seconds()
 
 
-def plan(project: Project, lake: Lake, goal: Goal) -> RestorePlan:
-    """What it takes to make a state current again. Changes nothing.
-
-    Raises:
-        RestoreRefused: if a table is not there at all: then there is nothing to commit to.
-        RestoreUnfinished: if a restore is open.
-    """
-    live = {path: lake.pin(path, table.partition) for table in project.tables for path in paths_of(table)}
-    for path, wanted in goal.snapshots.items():
-        if live[path].version is None and wanted.files:
-            raise RestoreRefused(goal.target, f"{path} is not in the lake.", "Restore a backup.")
-    moves: dict[str, tuple[Move, ...]] = {}
-    for table in project.tables:
-        if table.path in goal.snapshots:
-            moves |= _moves(table, live, goal.snapshots)
-    needed = {path: [file for move in some for file in move.after] for path, some in moves.items()}
-    after = {**live, **goal.snapshots}
-    return RestorePlan(goal, moves, tuple(_damaged(lake, needed)), outdated(project, after))
-
-
-def _moves(table: Table, live: Mapping[str, Snapshot], goal: Mapping[str, Snapshot]) -> dict[str, tuple[Move, ...]]:
-    differing = {path: _differing(live[path], goal[path]) for path in paths_of(table)}
-    mine = set(differing[table.path])
-    found = {}
-    for path in paths_of(table):
-        # A quarantine is committed with its table, so that what belongs there is told for the same partitions.
-        keys = [key for key in table.partition.keys() if key in mine | set(differing[path])]  # noqa: SIM118
-        epochs = live[path].epochs(keys)
-        moves = [Move(key, epochs[key], live[path].files.get(key, ()), goal[path].files.get(key, ())) for key in keys]
-        if moves:
-            found[path] = tuple(moves)
-    return found
-
-
-def _differing(live: Snapshot, goal: Snapshot) -> list[str]:
-    return [
-        key
-        for key in {**goal.files, **live.files}
-        if _paths(live.files.get(key, ())) != _paths(goal.files.get(key, ()))
-    ]
-
-
-def _paths(files: Files) -> list[str]:
-    return sorted(file.path for file in files)
-
-
-def _damaged(lake: Lake, needed: Mapping[str, Sequence[DataFile]]) -> list[str]:
-    """The data files that are not there, or are not what their names promise."""
-
-    def look(each: tuple[str, DataFile]) -> str | None:
-        path, file = each
-        place = lake.root / path / file.path
-        try:
-            same = place.stat().st_size == file.size and file.digest == (
-                digest_file(place) if isinstance(place, Path) else digest_bytes(place.read_bytes())
-            )
-        except OSError:
-            return f"{path}/{file.path} is gone"
-        return None if same else f"{path}/{file.path} was altered"
-
-    looked = in_parallel(look, [(path, file) for path, files in needed.items() for file in files])
-    return [each for each in looked if each is not None]
-
-
 def restore(
     project: Project, lake: Lake, goal: Goal, *, reason: str, run_id: str = "manual",
     decided_at: dt.datetime | None = None, clock: Clock = _now,
@@ -230,28 +121,17 @@ def restore(
     decided = (decided_at or clock()).isoformat()
     if open_intent(lake) is not None:
         resume(project, lake, clock=clock)
-    planned = plan(project, lake, goal)
-    if planned.damaged:
-        raise _refused(goal, planned.damaged)
-    before = _savepoint_before(project, lake, goal, run_id, clock())
-    planned = plan(project, lake, goal)
+    check_files(lake, goal, moves_to(project, lake, goal))
+    before = savepoints.before(project, lake, f"the restore to {goal.target}", run_id=run_id, now=clock())
+    moves = moves_to(project, lake, goal)
     contents = {path: _contents(snapshot) for path, snapshot in goal.snapshots.items()}
     intent = Intent(
-        0, uuid.uuid4().hex, goal.target, goal.savepoint, before, reason, run_id, decided, planned.moves, contents,
+        0, uuid.uuid4().hex, goal.target, goal.savepoint, before, reason, run_id, decided, moves, contents,
         Claim(None, 0),
     )  # fmt: skip
     with record(lake, intent) as numbered:
         reach("restore recorded")
         return _carry_out(project, lake, numbered, clock)
-
-
-def _savepoint_before(project: Project, lake: Lake, goal: Goal, run_id: str, now: dt.datetime) -> str | None:
-    """The name of a savepoint of what is replaced; None if what stands is too broken for one."""
-    try:
-        return savepoints.automatic(project, lake, f"before the restore to {goal.target}", run_id=run_id, now=now).name
-    except SavepointRefused as error:  # the record of the restore still says what it replaces
-        _log.warning("no savepoint was made before the restore: %s", error)
-        return None
 
 
 def resume(project: Project, lake: Lake, *, rollback: bool = False, clock: Clock = _now) -> Restored | None:
@@ -276,11 +156,11 @@ def resume(project: Project, lake: Lake, *, rollback: bool = False, clock: Clock
     if intent is None:
         return None
     direction = BACK if rollback else intent.claim.direction
-    if direction == FORWARD and (damaged := _damaged(lake, _wanted(intent, FORWARD))):
+    if direction == FORWARD and (damaged := damaged_files(lake, _wanted(intent, FORWARD))):
         _log.warning("the restore %s cannot be completed, and is taken back: %s", intent.number, damaged[0])
         direction = BACK
-    if direction == BACK and (damaged := _damaged(lake, _wanted(intent, BACK))):
-        raise _refused(Goal(f"the state before the restore {intent.number}", {}), damaged)
+    if direction == BACK and (damaged := damaged_files(lake, _wanted(intent, BACK))):
+        raise refused(Goal(f"the state before the restore {intent.number}", {}), damaged)
     with claimed(lake, intent, direction) as mine:
         return _carry_out(project, lake, mine, clock)
 
@@ -289,17 +169,6 @@ def _wanted(intent: Intent, direction: str) -> dict[str, list[DataFile]]:
     return {
         path: [file for move in moves for file in _goal(move, direction)[1]] for path, moves in intent.moves.items()
     }
-
-
-def _refused(goal: Goal, damaged: Sequence[str]) -> RestoreRefused:
-    more = f" and {len(damaged) - _MAX_DAMAGED} more" if len(damaged) > _MAX_DAMAGED else ""
-    return RestoreRefused(
-        goal.target,
-        f"{len(damaged)} data files that it needs are not there as they were: "
-        f"{'; '.join(damaged[:_MAX_DAMAGED])}{more}.",
-        "They were vacuumed or damaged: choose a later state, restore a backup, or replay from the layer below.",
-        tuple(damaged),
-    )
 
 
 def _goal(move: Move, direction: str) -> tuple[Files, Files]:
@@ -367,11 +236,11 @@ def _restore_table(table: Table, lake: Lake, intent: Intent) -> dict[str, str]:
     waiting, overtaken = [], {}
     for key, move in moves.items():
         origin, wanted = _goal(move, intent.claim.direction)
-        stands = _paths(target.files.get(key, ()))
-        if stands == _paths(wanted):
+        stands = paths_in(target.files.get(key, ()))
+        if stands == paths_in(wanted):
             continue
         expected = move.epoch + (intent.claim.direction == BACK)
-        if epochs[key] == expected and stands == _paths(origin):
+        if epochs[key] == expected and stands == paths_in(origin):
             waiting.append(move)
         else:
             overtaken[key] = f"was committed by another attempt meanwhile (epoch {epochs[key]}, planned {move.epoch})"

@@ -22,7 +22,7 @@ from medallion.store import Place, parquet_columns, scan_options
 if TYPE_CHECKING:
     from medallion.lake import Lake
 
-__all__ = ["Replaced", "Replacement", "Snapshot", "named_snapshot"]
+__all__ = ["Replaced", "Replacement", "Snapshot", "check_cut", "named_snapshot"]
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,22 @@ _MANY = 32
 """Partitions of which the files are looked at one by one; whoever asks for more is likely to want them all."""
 
 
+def check_cut(columns: Sequence[str], path: str, partition: Partitioning) -> None:
+    """Refuse a table that lies there cut in another way: a commit would replace other rows than it says.
+
+    Raises:
+        TableUnreadable: with both ways.
+    """
+    stands = list(columns)
+    wanted = [partition.column] if partition.column else []
+    if stands != wanted:
+        raise TableUnreadable(
+            f"{path} lies in the lake partitioned by {stands or 'nothing'}, and its feed declares "
+            f"{wanted or 'no partitions'}. Nothing was written. Give the table another name, or move its folder away "
+            "and build it again."
+        )
+
+
 def named_snapshot(newest: Snapshot, version: int | None, files: Mapping[str, Sequence[DataFile]]) -> Snapshot:
     """A table with files that somebody else than its log names; its columns are the newest ones, which only get more.
 
@@ -214,7 +230,6 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
     def __init__(self, snapshot: Snapshot) -> None:
         self._path, self._folder = snapshot.path, snapshot.folder
         self._actions = snapshot.actions
-        self._rows: dict[str, list[int]] = {}
         self._seen: dict[str, tuple[DataFile, ...]] = {}
         self._whole: list[dict[str, Any]] = []
         column = snapshot.partition.column
@@ -222,8 +237,12 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
             keys = [Whole.KEY] * self._actions.height
         else:
             keys = self._actions.get_column(f"partition.{column}").cast(pl.String).to_list()
-        for row, key in enumerate(keys):
-            self._rows.setdefault(key, []).append(row)
+        self._rows: dict[str, Sequence[int]] = {key: (row,) for row, key in enumerate(keys)}
+        if len(self._rows) < len(keys):  # several files in a partition, as this engine does not write them
+            several: dict[str, list[int]] = {}
+            for row, key in enumerate(keys):
+                several.setdefault(key, []).append(row)
+            self._rows.update(several)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
         if key not in self._seen:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import polars as pl
@@ -28,6 +28,7 @@ __all__ = [
     "as_stored",
     "in_parallel",
     "parse_name",
+    "partition_of",
     "publish_files",
     "stage",
     "stored_type",
@@ -89,6 +90,11 @@ def parse_name(path: str) -> tuple[str, str] | None:
     """Batch id and content digest from a data file's path; None if the engine did not name it."""
     match = _NAME.fullmatch(path)
     return (match[1], match[2]) if match else None
+
+
+def partition_of(path: str) -> str:
+    """The partition of a data file, from its path relative to the table."""
+    return PurePosixPath(path).parent.name.partition("=")[2] or Whole.KEY
 
 
 _WIDER: dict[pl.DataType, pl.DataType] = {

@@ -132,7 +132,8 @@ def _proof(status: Status) -> list[str]:
     what = RECONCILED if proof.status == RECONCILED else f"{proof.table} {proof.status}"
     lines = [f"Verified {_ago(status, proof.at)}, {_count(proof.tables, 'table')}: {what}."]
     if proof.commits_since:
-        lines.append(f"Since then {_count(proof.commits_since, 'partition')} were committed. Run: medallion verify")
+        verb = "was" if proof.commits_since == 1 else "were"
+        lines.append(f"Since then {_count(proof.commits_since, 'partition')} {verb} committed. Run: medallion verify")
     return lines
 
 

@@ -244,6 +244,8 @@ def commit_rows(
                     row |= _released(before, evidence)
                 else:
                     row = _without_release(row)
+                if evidence.attempt != commit.attempt:  # the same batch was made again later, from other versions
+                    row = {name: value for name, value in row.items() if name not in {"source_position", "reason"}}
             if restored := commit.metadata.get("restore"):
                 row["reason"] = restored["reason"] or None
             was[key] = evidence

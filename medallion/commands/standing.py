@@ -33,8 +33,12 @@ def status(settings: Settings, *, as_json: bool, watch: bool, every: float, pati
     cannot be read.
     """
     import datetime as dt
+    import gc
     import time
 
+    # A large lake is tens of thousands of small documents, none of them garbage: looking for some among them is a fifth
+    # of the time that it takes to ask 10,000 partitions.
+    gc.disable()
     from rich.console import Console
 
     from medallion.status import status as look
@@ -56,6 +60,8 @@ def status(settings: Settings, *, as_json: bool, watch: bool, every: float, pati
             console.print(render(found, console.width))
         if not watch:
             sys.exit(1 if found.needs_person else 0)
+        del found
+        gc.collect()
         time.sleep(every)
 
 

@@ -20,8 +20,9 @@ from medallion.past_states import at_time, at_version, of_savepoint
 from medallion.project import Project
 from medallion.rebuilding import contradictions, rebuild
 from medallion.refine import Run, refine
-from medallion.restore import INCOMPLETE, RECOVERED, ROLLED_BACK, Restored, plan, restore, resume
+from medallion.restore import INCOMPLETE, RECOVERED, ROLLED_BACK, Restored, restore, resume
 from medallion.restore_intents import open_intent, settled
+from medallion.restore_plan import plan
 from tests.builders import (
     DAYS,
     FIRST,
@@ -468,3 +469,13 @@ def test_a_restore_that_verification_does_not_confirm_is_not_called_recovered(bu
     told = restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="test")
     assert told.outcome == INCOMPLETE
     assert any(file.path in each or FIRST in each for each in told.differences)
+
+
+def test_a_batch_that_is_made_again_after_another_one_contradicts_no_row_of_its_first_attempt(
+    built: Run, project, shop
+):
+    spoil(built, shop)
+    land_orders(built, SECOND, orders_of(SECOND))
+    land_products(built, {1: "BAKERY", 2: "DAIRY", 3: "FUEL"})
+    refine_all(shop, built)  # the source took its correction back: the same batches, from later versions
+    assert contradictions(built.lake, project) == []

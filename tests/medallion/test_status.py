@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -255,8 +256,9 @@ def test_a_changed_dimension_makes_exactly_the_days_stale_that_use_it(run, proje
     assert "silver/products" in found.concerns[0].reason
     code, text = shown()
     assert code == 1
-    assert f"-> replay gold/daily {FIRST}..{LAST}" in text
-    build(project, run)
+    told = next(line for line in text.splitlines() if "->" in line).partition("-> medallion ")[2]
+    assert told == f"replay gold/daily {FIRST}..{LAST}"
+    assert CliRunner().invoke(cli, told.split()).exit_code == 0
     assert shown()[0] == 0
 
 
@@ -433,6 +435,58 @@ def test_an_empty_lake_has_committed_nothing_and_what_waits_is_told(folder, proj
     assert {each.kind for each in found.concerns} == {"missing"}
     assert to_dict(found)["answers"]["committed_batch"] is None
     assert shown("--patience", "0")[0] == 1
+
+
+def test_the_newest_savepoint_is_where_one_can_return_to(run, project):
+    result = CliRunner().invoke(cli, ["savepoint", "create", "before-the-fair"])
+    assert result.exit_code == 0, result.output
+    assert "Savepoint before-the-fair (manual)" in shown()[1]
+    assert answers()["last_safe_checkpoint"] == "before-the-fair"
+    land_orders(run, SECOND, orders_of(SECOND)[:1])
+    build_only(project, run, "bronze/orders")
+    savepoint = look(project, run).savepoint
+    assert savepoint is not None
+    assert savepoint.moved == ("bronze/orders",)
+
+
+def test_a_verification_is_the_proof_until_something_is_committed(run, project):
+    assert CliRunner().invoke(cli, ["verify"]).exit_code == 0
+    _, text = shown()
+    assert "Verified" in text
+    assert "reconciled." in text
+    assert "Since then" not in text
+    assert answers()["reconciled"] is True
+    land_orders(run, SECOND, orders_of(SECOND)[:1])
+    build_only(project, run, "bronze/orders")
+    assert "Since then 1 partition was committed" in shown()[1]
+
+
+def test_watching_shows_it_again_until_it_is_interrupted(run, folder):
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from medallion.cli import main; main()",
+            "status",
+            "--json",
+            "--watch",
+            "--every",
+            "0.1",
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+    finally:
+        process.send_signal(signal.SIGINT)
+        status = process.wait(30)
+        process.stdout.close()
+    assert first["at"] < second["at"]
+    assert status == 130
 
 
 def test_the_oldest_version_that_can_be_read_is_told_by_the_files_that_are_there(run, project):
