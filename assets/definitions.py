@@ -8,6 +8,7 @@ from dagster_duckdb import DuckDBResource
 from assets.automation import build_jobs, build_landing_sensor, build_schedules
 from assets.backfill import build_planned_backfill
 from assets.factory import build_assets
+from assets.recovery import build_recovery_jobs
 from medallion.project import Project, load_project
 from resources.lake import LakeReader, LakeResource, LandingResource
 
@@ -37,7 +38,7 @@ def _definitions(project: Project, feeds: str) -> dg.Definitions:
     lake, duckdb = LakeResource(), DuckDBResource(database=":memory:")
     return dg.Definitions(
         assets=build_assets(project.tables),
-        jobs=[*jobs.values(), build_planned_backfill(project)],
+        jobs=[*jobs.values(), build_planned_backfill(project), *build_recovery_jobs(project)],
         schedules=build_schedules(jobs),
         sensors=[build_landing_sensor(project, jobs)],
         resources={

@@ -84,12 +84,7 @@ def _events(
     complete = not report.refused and asset_key(table) in context.selected_asset_keys
     charts = _charts(table, report, lake)
     for key, outcome in report.published.items():
-        partition = None if isinstance(table.partition, Whole) else key
-        if table.quarantine_path is not None and isinstance(outcome, Committed | Unchanged):
-            yield _quarantine(table, partition, outcome)
-        metadata = {**_metadata(table, outcome), **charts.get(key, {})}
-        tags = {**built_from, **_version(table, outcome)}
-        yield dg.AssetMaterialization(asset_key(table), partition=partition, metadata=metadata, tags=tags)
+        yield from materializations(table, key, outcome, built_from, charts.get(key, {}))
     if complete:
         # The step's result. Dagster would make materializations of it, with one data version for all partitions of a
         # range; they have been told above, each with its own.
@@ -99,6 +94,26 @@ def _events(
     if complete and dg.AssetCheckKey(asset_key(table), GATE) in context.selected_asset_check_keys:
         # Evaluations of single partitions are no result of the step; without one Dagster warns that nothing was gated.
         yield dg.Output(None, f"{asset_key(table).to_python_identifier()}_{GATE}")
+
+
+def materializations(
+    table: Table, key: str, outcome: Committed | Unchanged, built_from: Mapping[str, str], more: Mapping[str, Any]
+) -> Iterator[dg.AssetMaterialization]:
+    """What is told of a partition that is in place, and of its quarantine.
+
+    Args:
+        table: the table.
+        key: the partition.
+        outcome: what is live, and how it was judged.
+        built_from: the table's ``provenance``.
+        more: metadata besides what the outcome says.
+    """
+    partition = None if isinstance(table.partition, Whole) else key
+    if table.quarantine_path is not None:
+        yield _quarantine(table, partition, outcome)
+    metadata = {**_metadata(table, outcome), **more}
+    tags = {**built_from, **_version(table, outcome)}
+    yield dg.AssetMaterialization(asset_key(table), partition=partition, metadata=metadata, tags=tags)
 
 
 def _version(table: Table, outcome: Committed | Unchanged) -> dict[str, str]:

@@ -61,7 +61,8 @@ class Restored:
         overtaken: partitions that somebody else committed meanwhile, by table, with what happened.
         differences: where a table holds something else than it was to, and what verification found.
         stale: partitions that are not what their inputs and code would make of them, by table, with the reason.
-        replaced, dropped: how many partitions of each table.
+        replaced, dropped: the partitions that got other files, and those that were emptied, by table; without
+            quarantines.
         versions: of the tables that were committed.
         files, rows: that were put back.
         id: names the restore in its commits.
@@ -79,8 +80,8 @@ class Restored:
     decided_at: str
     completed_at: str
     versions: Mapping[str, int | None] = field(default_factory=dict)
-    replaced: Mapping[str, int] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    replaced: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dropped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     files: int = 0
     rows: int = 0
     overtaken: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -205,8 +206,8 @@ def _carry_out(project: Project, lake: Lake, intent: Intent, clock: Clock) -> Re
         decided_at=intent.decided_at,
         completed_at=clock().isoformat(),
         versions=versions,
-        replaced={path: sum(bool(_goal(m, way)[1]) for m in some) for path, some in moves.items()},
-        dropped={path: sum(not _goal(m, way)[1] for m in some) for path, some in moves.items()},
+        replaced={path: [m.key for m in some if _goal(m, way)[1]] for path, some in moves.items()},
+        dropped={path: [m.key for m in some if not _goal(m, way)[1]] for path, some in moves.items()},
         files=sum(map(len, wanted.values())),
         rows=sum(file.rows for files in wanted.values() for file in files),
         overtaken=overtaken,

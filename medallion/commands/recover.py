@@ -272,8 +272,8 @@ def _print_plan(planned: RestorePlan, *, as_json: bool) -> None:
         return
     _print_moves(
         f"A restore to {planned.goal.target} would put back {files:,} files, {rows:,} rows.",
-        {path: len(keys) for path, keys in planned.replaced.items()},
-        {path: len(keys) for path, keys in planned.dropped.items()},
+        planned.replaced,
+        planned.dropped,
         planned.stale,
     )
     for each in planned.damaged:
@@ -302,7 +302,10 @@ def _print_restored(told: Restored, *, as_json: bool) -> None:
 
 
 def _print_moves(
-    title: str, replaced: Mapping[str, int], dropped: Mapping[str, int], stale: Mapping[str, Mapping[str, str]]
+    title: str,
+    replaced: Mapping[str, Sequence[str]],
+    dropped: Mapping[str, Sequence[str]],
+    stale: Mapping[str, Mapping[str, str]],
 ) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -316,6 +319,7 @@ def _print_moves(
     for path in dict.fromkeys([*replaced, *dropped, *stale]):
         reasons = stale.get(path, {})
         first = next(iter(reasons.values()), "")
-        shown.add_row(path, f"{replaced.get(path, 0):,}", f"{dropped.get(path, 0):,}", f"{len(reasons):,}", first)
+        counts = [f"{len(each):,}" for each in (replaced.get(path, ()), dropped.get(path, ()), reasons)]
+        shown.add_row(path, *counts, first)
     if shown.row_count:
         console.print(shown)

@@ -104,7 +104,7 @@ def test_a_partition_that_was_not_there_is_dropped_and_can_be_built_again(landed
     savepoints.create(project, landed.lake, "one-day")
     refine_all(shop, landed, [FIRST, SECOND])
     told = restore(project, landed.lake, of_savepoint(project, landed.lake, "one-day"), reason="test")
-    assert (told.outcome, told.dropped["silver/orders"], told.replaced["silver/orders"]) == (RECOVERED, 1, 0)
+    assert (told.outcome, told.dropped["silver/orders"], told.replaced["silver/orders"]) == (RECOVERED, [SECOND], [])
     assert list(pin(shop.orders, landed).files) == [FIRST]
     assert pin(shop.orders, landed).epoch(SECOND) == 2
     report = refine_all(shop, landed, [FIRST, SECOND])["silver/orders"]
