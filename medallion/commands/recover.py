@@ -285,18 +285,23 @@ def _print_restored(told: Restored, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     if as_json:
-        click.echo(json.dumps({**asdict(told), "rto_seconds": told.seconds}, indent=2))
+        measured = {"rto_seconds": told.seconds, "rpo_seconds": told.given_up, "to_replay": told.to_replay}
+        click.echo(json.dumps({**asdict(told), **measured}, indent=2))
         return
     title = (
         f"Restore {told.number} to {told.target}: {told.outcome}. {told.files:,} files, {told.rows:,} rows put back; "
         f"{told.seconds:.1f} s from the decision to the proof."
     )
     _print_moves(title, told.replaced, told.dropped, told.stale)
-    for path, keys in told.overtaken.items():
-        for key, what in keys.items():
+    for path, lost in told.overtaken.items():
+        for key, what in lost.items():
             click.echo(f"not restored: {path} {key} {what}")
     for each in told.differences:
         click.echo(f"differs: {each}")
+    if told.given_up is not None:
+        click.echo(f"Commits of the {told.given_up:,.0f} s before the decision are no longer current.")
+    for path, keys in told.to_replay.items():
+        click.echo(f"Delivered since, kept, and to be replayed: {path}, {len(keys):,} partitions from {min(keys)} on")
     if told.savepoint_before:
         click.echo(f"What stood before: medallion restore --to {told.savepoint_before}")
 

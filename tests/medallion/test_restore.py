@@ -428,6 +428,9 @@ def test_a_restore_completes_when_the_clock_of_the_decision_is_given(built: Run,
     decided = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=10)
     told = restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="test", decided_at=decided)
     assert 600 < told.seconds < 700
+    made = savepoints.read(built.lake, "good")
+    assert told.given_up == (decided - made.moment).total_seconds()
+    assert told.to_replay == {"bronze/products": ["all"], "bronze/orders": [SECOND]}
 
 
 def test_the_ledger_tells_of_restored_partitions_and_of_the_recovery_and_agrees_with_the_tables(
