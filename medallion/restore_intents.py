@@ -233,7 +233,7 @@ def _at_work(lake: Lake, intent: Intent) -> Iterator[None]:
         yield
     except RestoreUnfinished:
         raise  # it is somebody else's
-    except Exception:
+    except (Exception, KeyboardInterrupt, SystemExit):
         with suppress(Exception):  # the store may be what failed; then it is free when this process has ended
             _write_claim(lake, intent.number, Claim(None, time.time(), intent.claim.direction))
         raise

@@ -84,7 +84,8 @@ def test_a_restore_puts_the_day_back_and_dagster_is_told_its_content(finished, s
     assert "recovered" in shown(result)["restore"]
 
 
-def test_an_unknown_savepoint_fails_the_run_with_those_that_there_are(spoilt):
-    result = launched(spoilt, "restore_savepoint", "restore", savepoint="bad", dry_run=False)
+def test_an_unknown_savepoint_fails_the_run_with_those_that_there_are(finished):
+    assert launched(finished, "create_savepoint", "create", name="good").success
+    result = launched(finished, "restore_savepoint", "restore", savepoint="bad", dry_run=False)
     assert not result.success
     assert "There are: good" in str(told(result))

@@ -482,3 +482,31 @@ def test_a_batch_that_is_made_again_after_another_one_contradicts_no_row_of_its_
     land_products(built, {1: "BAKERY", 2: "DAIRY", 3: "FUEL"})
     refine_all(shop, built)  # the source took its correction back: the same batches, from later versions
     assert contradictions(built.lake, project) == []
+
+
+def test_a_partition_that_arrives_during_a_restore_stays_and_is_named(landed: Run, project, shop):
+    refine_all(shop, landed, [FIRST, SECOND])
+    savepoints.create(project, landed.lake, "two-days")
+    land_orders(landed, FIRST, [order(70)])
+    refine_all(shop, landed, [FIRST])
+    refine(shop.raw_orders, [THIRD], landed)
+    goal = of_savepoint(project, landed.lake, "two-days")
+    root = Path(str(landed.lake.root))
+    attempt, restoring = root / "attempt", root / "restoring"
+    other = Lake(root, durable=False)
+    told: list[Restored] = []
+    threads = [
+        threading.Thread(target=lambda: refine(shop.orders, [THIRD], landed)),
+        threading.Thread(target=lambda: told.append(restore(project, other, goal, reason="test"))),
+    ]
+    with armed(f"staged=pause({attempt});restore recorded=pause({restoring})"):
+        for thread, file in zip(threads, (attempt, restoring), strict=True):
+            thread.start()
+            while not file.with_name(f"{file.name}.reached").exists():
+                time.sleep(0.002)
+    for thread, file in zip(threads, (attempt, restoring), strict=True):
+        file.touch()
+        thread.join()
+    assert told[0].outcome == INCOMPLETE
+    assert any(each.startswith(f"silver/orders {THIRD} holds") for each in told[0].differences)
+    assert THIRD in pin(shop.orders, landed).files
