@@ -31,6 +31,7 @@ class Kind(StrEnum):
     RESTORE_UNFINISHED = "restore unfinished"
     RECORD_DAMAGED = "record damaged"
     COPY_UNVERIFIED = "copy unverified"
+    GAP = "irrecoverable gap"
     STRAY = "stray"
 
 

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from medallion.damage import Damage, Kind
 from medallion.errors import MedallionError, SavepointRefused, TableUnreadable
 from medallion.evidence import Evidence, EvidenceReader
+from medallion.gaps import find_gaps, irrecoverable
 from medallion.horizon import read_horizon
 from medallion.isolation import isolation
 from medallion.lake import Lake
 from medallion.project import Project
 from medallion.restore_intents import open_intent
 from medallion.saved_state import Savepoint
+from medallion.sources import LandingZone
 from medallion.store import Place, relative, tables
 from medallion.strays import Stray, find_strays
 from medallion.table_damage import TableCheck
@@ -25,12 +27,15 @@ from medallion.table_damage import TableCheck
 __all__ = ["check_lake", "table_folders"]
 
 
-def check_lake(lake: Lake, project: Project | None = None, *, read_bytes: bool = True) -> list[Damage]:
+def check_lake(
+    lake: Lake, project: Project | None = None, *, landing: LandingZone | None = None, read_bytes: bool = True
+) -> list[Damage]:
     """Find everything that is damaged; changes nothing.
 
     Args:
         lake: the lake.
         project: the declared tables: with them, a table whose folder is gone altogether is missed.
+        landing: where sources deliver: with it and ``project``, partitions that cannot be made again are found.
         read_bytes: read every data file and every source back and compare it with its name; without it only that it is
             there and as large as the log says.
     """
@@ -38,6 +43,8 @@ def check_lake(lake: Lake, project: Project | None = None, *, read_bytes: bool =
     for folder in table_folders(lake, project):
         found += TableCheck(lake, folder, read_bytes=read_bytes).damages()
     found += _of_lake(lake)
+    if project is not None and landing is not None:
+        found += _gaps(lake, project, landing)
     if not any(
         each.kind in {Kind.LOG_ENTRY_DAMAGED, Kind.CHECKPOINT_DAMAGED, Kind.SAVEPOINT_DAMAGED} for each in found
     ):
@@ -62,6 +69,20 @@ def _documents(folder: Place) -> Iterator[Evidence]:
         yield from EvidenceReader(folder).all()
     except TableUnreadable:
         return  # it is found to be damaged elsewhere
+
+
+def _gaps(lake: Lake, project: Project, landing: LandingZone) -> Iterator[Damage]:
+    """Partitions that were delivered once and cannot be made again, and are not recorded as such."""
+    for table in project.tables:
+        if table.layer == "bronze" and (lake.root / table.path / "_delta_log").exists():
+            try:
+                recorded, found = irrecoverable(lake, table.path), find_gaps(table, lake, landing)
+            except MedallionError:
+                continue  # what is damaged is named by itself
+            for key in sorted(found.keys() - recorded.keys()):
+                path, lost = f"{table.path}/_irrecoverable/{key}.json", f"{table.path} {key}, for good"
+                repair = "record it, so that it is never made of other data"
+                yield Damage(Kind.GAP, table.path, key, path, found[key], repair, lost, needed=False)
 
 
 def _of_lake(lake: Lake) -> Iterator[Damage]:

@@ -451,6 +451,8 @@ def _kinds(state: PartitionState) -> set[Select]:
     kinds: set[Select] = {Select(state.standing.value)} if state.standing.value in set(Select) else set()
     if state.standing is Standing.FAILED:
         kinds.add(Select.MISSING if state.batch_id is None else Select.STALE)
+    if state.standing is Standing.IRRECOVERABLE:
+        kinds.add(Select.MISSING)  # it is not visited, but the plan says so
     if any(reason.cause is Cause.SOURCE for reason in state.reasons):
         kinds.add(Select.SOURCE)
     return kinds

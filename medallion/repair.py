@@ -8,6 +8,7 @@ the last version that it leads to.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +16,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from medallion import ledger
 from medallion.attempts import records
 from medallion.backup import Manifest, object_place, read_manifest
 from medallion.damage import Damage, Kind
 from medallion.errors import MedallionError
 from medallion.evidence import EvidenceReader, drop_held
 from medallion.fsck import check_lake
+from medallion.gaps import record_gap
 from medallion.lake import Lake, Replacement, Snapshot
 from medallion.log import named_files
 from medallion.log_state import log_state
 from medallion.project import Project
+from medallion.rebuilding import rebuild
 from medallion.restore import resume
 from medallion.sources import LandingZone
 from medallion.staging import Staged, parse_name, partition_of
@@ -39,7 +43,7 @@ _ROUNDS = (
     {Kind.TABLE_GONE, Kind.CHECKPOINT_HINT, Kind.LOG_ENTRY_DAMAGED, Kind.LOG_ENTRY_MISSING, Kind.CHECKPOINT_DAMAGED},
     {Kind.EVIDENCE_DAMAGED, Kind.SAVEPOINT_DAMAGED, Kind.RECORD_DAMAGED, Kind.SOURCE_MISSING, Kind.SOURCE_ALTERED},
     {Kind.FILE_MISSING, Kind.FILE_ALTERED, Kind.FILE_WITHOUT_FENCE, Kind.EVIDENCE_MISSING, Kind.HELD_INCOMPLETE},
-    {Kind.SAVEPOINT_DANGLING, Kind.RESTORE_UNFINISHED, Kind.STRAY},
+    {Kind.SAVEPOINT_DANGLING, Kind.RESTORE_UNFINISHED, Kind.GAP, Kind.STRAY},
 )
 
 
@@ -95,7 +99,7 @@ def repair_lake(
         MedallionError: if an attempt is running: a repair may take a table back, which no fence would show to it.
         BackupRefused: if there is no such backup.
     """
-    found = check_lake(lake, project)
+    found = check_lake(lake, project, landing=landing)
     if not found:
         return Repairs((), ())
     alive = [
@@ -112,7 +116,7 @@ def repair_lake(
     work = _Repair(lake, project, backup, landing)
     for kinds in _ROUNDS:
         work.round([each for each in found if each.kind in kinds])
-        found = check_lake(lake, project)
+        found = check_lake(lake, project, landing=landing)
     return Repairs(tuple(work.done), tuple(found))
 
 
@@ -144,6 +148,7 @@ class _Repair:
             Kind.EVIDENCE_MISSING: self._evidence,
             Kind.HELD_INCOMPLETE: self._held,
             Kind.RESTORE_UNFINISHED: self._restore,
+            Kind.GAP: self._gap,
             Kind.STRAY: self._stray,
         }
 
@@ -201,7 +206,7 @@ class _Repair:
 
     def _table_gone(self, damage: Damage) -> Repaired | None:
         if self.manifest is None:
-            return None
+            return self._ledger(damage) if damage.table == ledger.PATH else None
         paths = [path for path in self.manifest.files if path.startswith(f"{damage.table}/")]
         there = {path: data for path in paths if (data := self._saved(path)) is not None}
         if not paths or len(there) < len(paths):
@@ -284,6 +289,8 @@ class _Repair:
             return repaired
         if not damage.needed:
             return self._set_aside(damage, damage.loses) if damage.kind == Kind.FILE_ALTERED else None
+        if damage.table == ledger.PATH:
+            return self._ledger(damage)
         self._move_away(self.lake.root / damage.path, damage.table)
         replay = []
         for path in _together(damage.table):
@@ -293,6 +300,13 @@ class _Repair:
         owner = next(each for each in replay if not each[0].startswith("quarantine/"))
         did = f"{damage.partition} was taken out of {' and '.join(path for path, _ in replay)}"
         return Repaired(damage, did, damage.loses, (owner,))
+
+    def _ledger(self, damage: Damage) -> Repaired | None:
+        if self.project is None:
+            return None
+        self._move_away(self.lake.root / damage.path, damage.table)
+        rebuilt = rebuild(self.lake, self.project)
+        return Repaired(damage, f"the ledger was made anew from the tables: {rebuilt.rows} rows", damage.loses)
 
     def _take_out(self, table: str, key: str, damage: Damage) -> None:
         snapshot = self.lake.open(table)
@@ -336,6 +350,11 @@ class _Repair:
             return None
         ended = resume(self.project, self.lake)
         return None if ended is None else Repaired(damage, f"the restore to {ended.target} is {ended.outcome}")
+
+    def _gap(self, damage: Damage) -> Repaired:
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        record_gap(self.lake, damage.table, damage.partition, damage.found, at)
+        return Repaired(damage, "recorded as an irrecoverable gap", damage.loses)
 
     def _stray(self, damage: Damage) -> Repaired | None:
         mine = [each for each in find_strays(self.lake) if each.path == damage.path]

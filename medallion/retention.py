@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from medallion.attempts import records
-from medallion.evidence import Evidence
+from medallion.evidence import held_candidates
 from medallion.horizon import table_properties, write_horizon
 from medallion.lake import Lake
 from medallion.log import Listing, read_entry, version_at
-from medallion.objects import ObjectPath
 from medallion.savepoints import savepoints
 from medallion.store import Place, relative, tables
 
-__all__ = ["Cutoff", "Pins", "cutoff_at", "held_candidates", "oldest_kept", "pins", "set_horizon"]
+__all__ = ["Cutoff", "Pins", "cutoff_at", "oldest_kept", "pins", "set_horizon"]
 
 Pins = Mapping[str, Mapping[int, tuple[str, ...]]]
 """By table: the versions that must stay however old they are, and who holds each."""
@@ -103,21 +102,8 @@ def pins(lake: Lake) -> Pins:
     for each in savepoints(lake):
         for table, saved in each.tables.items():
             hold(table, saved.version, f"savepoint {each.name}")
-    for evidence in held_candidates(lake):
+    for evidence in (each for folder in tables(lake.root) for each in held_candidates(folder).values()):
         who = f"blocked candidate {evidence.table} {evidence.partition}"
         for read in (*evidence.inputs.values(), *evidence.references.values()):
             hold(read["table"], read.get("version"), who)
     return found
-
-
-def held_candidates(lake: Lake) -> Iterator[Evidence]:
-    """The evidence of all blocked candidates of the lake."""
-    for folder in tables(lake.root):
-        held = folder / "_held"
-        pattern = "evidence.json" if isinstance(held, ObjectPath) else "[!.]*/evidence.json"
-        found: list[Place] = [*(held.rglob(pattern) if isinstance(held, ObjectPath) else held.glob(pattern))]
-        for path in sorted(found, key=str):
-            try:
-                yield Evidence.from_json(path.read_bytes(), path)
-            except FileNotFoundError:  # approved or discarded meanwhile
-                continue

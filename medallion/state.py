@@ -20,6 +20,7 @@ import polars as pl
 from medallion import ledger
 from medallion.errors import SourceError, SourceMissing, TableUnreadable
 from medallion.evidence import Evidence, EvidenceReader, held_candidates
+from medallion.gaps import irrecoverable
 from medallion.identity import Basis, Changes, source_batch_id
 from medallion.lake import Lake, Snapshot
 from medallion.project import Project
@@ -162,8 +163,13 @@ class Survey:
         else:
             found = dict(_refined(look))
         looked = table.layer != "bronze" or self.landing is not None
+        gaps = irrecoverable(self.lake, table.path)
         return {
-            key: _failed(state, failures[key], looked=looked) if key in failures else state
+            key: _lost(state, gaps[key])
+            if key in gaps
+            else _failed(state, failures[key], looked=looked)
+            if key in failures
+            else state
             for key, state in found.items()
         }
 
@@ -275,6 +281,13 @@ def _failures(lake: Lake) -> dict[str, dict[str, Reason]]:
 
 _WAITING = ("INPUT_NOT_COMMITTED", "SUPERSEDED")
 """What is no failure of the partition's own: there was nothing to build it from, or another attempt built it."""
+
+
+def _lost(state: PartitionState, reason: str) -> PartitionState:
+    """The state of a partition that is recorded as a gap: what is live stays as it is, and nothing else is made."""
+    if state.batch_id is not None:
+        return replace(state, standing=Standing.CURRENT, reasons=())
+    return replace(state, standing=Standing.IRRECOVERABLE, reasons=(Reason(Cause.MISSING, reason),), undelivered=reason)
 
 
 def _failed(state: PartitionState, failure: Reason, *, looked: bool) -> PartitionState:

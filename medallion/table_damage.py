@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from medallion import ledger
 from medallion.damage import Damage, Kind
 from medallion.digests import digest_bytes, digest_file
 from medallion.errors import MedallionError, TableUnreadable
@@ -19,6 +20,7 @@ from medallion.objects import ObjectPath
 from medallion.recoverable import ranges
 from medallion.staging import in_parallel, parse_name, partition_of
 from medallion.store import Place, relative
+from medallion.tables import LAYERS
 
 __all__ = ["TableCheck"]
 
@@ -29,6 +31,7 @@ class TableCheck:
     def __init__(self, lake: Lake, folder: Place, *, read_bytes: bool) -> None:
         self.lake, self.folder, self.read_bytes = lake, folder, read_bytes
         self.path = str(relative(folder, lake.root))
+        self.layer = self.path.partition("/")[0]
         self.log = log_state(lake, self.path)
 
     def _damage(self, kind: Kind, path: str, found: str, repair: str, **more: Any) -> Damage:
@@ -53,11 +56,12 @@ class TableCheck:
             return [*found, self._damage(Kind.TABLE_UNREADABLE, "", str(error), "see what it says")]
         needed = {file.path for files in live.values() for file in files}
         found += self._of_files(newest, needed)
-        found += self._of_fences(newest)
-        if not self.path.startswith("quarantine/"):
+        if self.layer in {*LAYERS, "quarantine"}:  # the ledger is appended to: it has neither fences nor evidence
+            found += self._of_fences(newest)
+        if self.layer in LAYERS:
             found += self._of_evidence(newest)
             found += self._of_held()
-        if self.path.startswith("bronze/"):
+        if self.layer == "bronze":
             found += self._of_sources(newest)
         return found
 
@@ -140,6 +144,9 @@ class TableCheck:
 
     def _of_file(self, path: str, kind: Kind, found: str, *, needed: bool) -> Damage:
         key = partition_of(path)
+        if needed and self.path == ledger.PATH:
+            repair, lost = "put it back from a backup, or rebuild the ledger", "what no table can tell"
+            return self._damage(kind, path, found, repair, partition=key, loses=lost)
         if needed:
             repair = f"put it back from a backup, or take the partition out and replay {self.path} {key}"
             return self._damage(kind, path, found, repair, partition=key, loses="the partition, until it is replayed")
@@ -167,8 +174,7 @@ class TableCheck:
         """A partition that was committed has a file, unless its last commit emptied it; one that has a file was."""
         fences = self.log.fences()
         commits: Sequence[Commit] = newest.commits(None, partial=True) or ()
-        quarantine = self.path.startswith("quarantine/")
-        for key in sorted(fences.keys() - newest.files.keys() if not quarantine else ()):
+        for key in sorted(fences.keys() - newest.files.keys() if self.layer != "quarantine" else ()):
             last = next((each.batches[key] for each in commits if key in each.batches), None)
             if last != "":
                 yield self._damage(

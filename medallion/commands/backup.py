@@ -10,7 +10,7 @@ import click
 from medallion.cli import Settings
 from medallion.errors import BackupRefused, MedallionError
 
-__all__ = ["backup", "promote", "recover"]
+__all__ = ["backup", "promote", "recover", "restore_copy"]
 
 
 @click.command()
@@ -69,6 +69,11 @@ def recover(source: str, into: str, manifest: str | None, *, as_json: bool) -> N
 
     The copy can be read and verified, and publishes nothing until `medallion promote`.
     """
+    restore_copy(source, into, manifest, as_json=as_json)
+
+
+def restore_copy(source: str, into: str, manifest: str | None, *, as_json: bool) -> None:
+    """Restore a lake from a backup and tell of it."""
     from dataclasses import asdict
 
     from medallion.recovery import restore_backup

@@ -43,7 +43,7 @@ def check_lake(settings: Settings, *, repair: bool, source: str | None, fast: bo
         _print_repairs(done, as_json=as_json)
         left = tuple(each for each in done.left if each.needed)
     else:
-        left = tuple(look(lake, project, read_bytes=not fast))
+        left = tuple(look(lake, project, landing=_landing(settings), read_bytes=not fast))
         _print_damages(left, as_json=as_json)
     if left:
         raise SystemExit(1)

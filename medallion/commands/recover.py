@@ -195,6 +195,8 @@ def _print_comparison(found: Comparison) -> None:
 @click.option("--reason", default="", help="Why; it is recorded.")
 @click.option("--decided-at", metavar="TIME", help="When it was decided; the recovery time counts from then.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--from", "source", metavar="BACKUP", help="Restore a whole lake from a backup, --into a new root.")
+@click.option("--into", metavar="NEW_ROOT", help="An empty or missing folder, or s3://bucket/prefix; with --from.")
 @click.option("--resume", "resuming", is_flag=True, help="Complete a restore that was interrupted.")
 @click.option("--rollback", is_flag=True, help="Take back a restore that was interrupted.")
 @_AS_JSON
@@ -210,6 +212,9 @@ def restore(
     from medallion import restore as restoring
     from medallion.restore_plan import plan
 
+    if words["source"] is not None or words["into"] is not None:
+        _from_backup(words, as_json=as_json)
+        return
     project, lake = settings.project(), settings.lake()
     if resuming or rollback:
         told = restoring.resume(project, lake, rollback=rollback)
@@ -227,6 +232,15 @@ def restore(
     _print_restored(told, as_json=as_json)
     if told.outcome == restoring.INCOMPLETE:
         raise click.exceptions.Exit(1)
+
+
+def _from_backup(words: Mapping[str, Any], *, as_json: bool) -> None:
+    from medallion.commands.backup import restore_copy
+
+    others = [name for name in ("name", "to_version", "to_time") if words[name] is not None]
+    if words["source"] is None or words["into"] is None or others or words["tables"]:
+        raise click.UsageError("a backup is restored as a whole: say --from BACKUP and --into NEW_ROOT, no more")
+    restore_copy(words["source"], words["into"], None, as_json=as_json)
 
 
 def _moment(text: str | None) -> Any:

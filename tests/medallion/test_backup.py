@@ -288,3 +288,15 @@ def test_a_delivery_after_recovery_is_refused_only_where_it_should_be(built, sho
     assert rows_of(there.lake.open("silver/orders"), LAST).height == 4
     with pytest.raises(UnknownTable):
         there.lake.open("silver/none")
+
+
+def test_restore_takes_a_backup_as_a_whole_or_not_at_all(built, place, tmp_path):
+    backup(built.lake, place)
+    words = ["restore", "--from", str(place)]
+    for wrong in (words, [*words, "--into", str(tmp_path / "copy"), "--table", "silver/orders"]):
+        done = CliRunner().invoke(cli, wrong)
+        assert done.exit_code == 2
+        assert "restored as a whole" in done.output
+    done = CliRunner().invoke(cli, [*words, "--into", str(tmp_path / "copy")])
+    assert done.exit_code == 0, done.output
+    assert "is an isolated copy" in done.output

@@ -19,15 +19,18 @@ from medallion.errors import MedallionError
 from medallion.evidence import EvidenceReader
 from medallion.failpoints import Interrupted, armed
 from medallion.fsck import check_lake
+from medallion.gaps import irrecoverable
 from medallion.lake import Lake
 from medallion.log import CHECKPOINT_INTERVAL
 from medallion.outcomes import Committed
 from medallion.past_states import of_savepoint
+from medallion.plan import plan
 from medallion.project import Project
 from medallion.refine import Run, refine
 from medallion.repair import repair_lake
 from medallion.restore import restore
 from medallion.savepoints import create
+from medallion.state import Standing, fold
 from medallion.vacuum import plan_vacuum, vacuum
 from tests.builders import DAYS, FIRST, SECOND, Shop, land_orders, make_run, order, refine_all
 from tests.medallion.test_retention import correct, later, names, save
@@ -397,3 +400,24 @@ def test_evidence_that_was_lost_says_the_same_again(hurt, shop):
     now = EvidenceReader(run.lake.root / "gold/daily")(batch)
     assert now is not None
     assert (now.verdict, now.content, now.inputs) == (was.verdict, was.content, was.inputs)
+
+
+def test_a_partition_that_nothing_can_make_again_is_found_recorded_and_shown_as_irrecoverable(hurt, shop):
+    project = Project(shop.tables)
+    live(hurt, "bronze/orders", SECOND).unlink()
+    (hurt.landing.root / f"orders/{SECOND}.csv").unlink()
+    (kept,) = (
+        each.sources[0].kept
+        for each in EvidenceReader(hurt.lake.root / "bronze/orders").all()
+        if each.partition == SECOND
+    )
+    (hurt.lake.root / kept).unlink()
+    done = repair_lake(hurt.lake, project=project, landing=hurt.landing)
+    assert any("for good" in each.lost for each in done.done)
+    assert SECOND in irrecoverable(hurt.lake, "bronze/orders")
+    state = fold(project, hurt.lake, hurt.landing)["bronze/orders"][SECOND]
+    assert state.standing == Standing.IRRECOVERABLE
+    assert "in neither the landing zone nor the lake" in state.reason
+    land_orders(hurt, SECOND, [order(1, 1)])
+    planned = plan(project, hurt.lake, hurt.landing)
+    assert "in neither" in planned.waiting["bronze/orders"][SECOND]
