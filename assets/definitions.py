@@ -10,6 +10,7 @@ from assets.backfill import build_planned_backfill
 from assets.decisions import build_decisions
 from assets.factory import build_assets
 from assets.operations import build_gold_checks, build_operations, build_refresh
+from assets.recovery import build_recovery_jobs
 from medallion.project import Project, load_project
 from resources.lake import LakeReader, LakeResource, LandingResource
 
@@ -41,7 +42,13 @@ def _definitions(project: Project, feeds: str) -> dg.Definitions:
     return dg.Definitions(
         assets=[*build_assets(project.tables), *build_operations(project)],
         asset_checks=build_gold_checks(project),
-        jobs=[*jobs.values(), refresh, build_planned_backfill(project), *build_decisions(project)],
+        jobs=[
+            *jobs.values(),
+            refresh,
+            build_planned_backfill(project),
+            *build_decisions(project),
+            *build_recovery_jobs(project),
+        ],
         schedules=[*build_schedules(jobs), refreshing],
         sensors=[build_landing_sensor(project, jobs)],
         resources={

@@ -115,12 +115,27 @@ def materializations(
     """What stands of a table after a report, and of its quarantine, for every partition that is in place."""
     charts = _charts(table, report, lake)
     for key, outcome in report.published.items():
-        partition = None if isinstance(table.partition, Whole) else key
-        if table.quarantine_path is not None and isinstance(outcome, Committed | Unchanged):
-            yield _quarantine(table, partition, outcome)
-        metadata = {**_metadata(table, outcome), **charts.get(key, {})}
-        tags = {**built_from, **_version(table, outcome)}
-        yield dg.AssetMaterialization(asset_key(table), partition=partition, metadata=metadata, tags=tags)
+        yield from materialized(table, key, outcome, built_from, charts.get(key, {}))
+
+
+def materialized(
+    table: Table, key: str, outcome: Committed | Unchanged, built_from: Mapping[str, str], more: Mapping[str, Any]
+) -> Iterator[dg.AssetMaterialization]:
+    """What is told of a partition that is in place, and of its quarantine.
+
+    Args:
+        table: the table.
+        key: the partition.
+        outcome: what is live, and how it was judged.
+        built_from: the table's ``provenance``.
+        more: metadata besides what the outcome says.
+    """
+    partition = None if isinstance(table.partition, Whole) else key
+    if table.quarantine_path is not None:
+        yield _quarantine(table, partition, outcome)
+    metadata = {**_metadata(table, outcome), **more}
+    tags = {**built_from, **_version(table, outcome)}
+    yield dg.AssetMaterialization(asset_key(table), partition=partition, metadata=metadata, tags=tags)
 
 
 def _version(table: Table, outcome: Committed | Unchanged) -> dict[str, str]:
