@@ -37,9 +37,11 @@ from tests.builders import (
     LAST,
     SECOND,
     Shop,
+    land_everything,
     land_orders,
     land_products,
     make_run,
+    make_shop,
     order,
     orders_of,
     refine_all,
@@ -399,3 +401,28 @@ def test_the_keys_of_gaps_may_not_leave_their_folder(built):
 
     with pytest.raises(UnknownPartition):
         record_gap(built.lake, "bronze/orders", "../../x", "why", "2017-03-01T00:00:00+00:00")
+
+
+def test_the_words_for_the_horizon_and_for_gaps(folder, monkeypatch):
+    run = make_run(folder)
+    land_everything(run)
+    refine_all(make_shop(), run)
+
+    def said(*words: str, status: int = 0) -> str:
+        done = CliRunner().invoke(cli, list(words), env={"COLUMNS": "140"})
+        assert done.exit_code == status, done.output
+        return done.output
+
+    assert "The recovery horizon is 60d" in said("retention", "set", "60d")
+    assert read_horizon(run.lake.root) == dt.timedelta(days=60)
+    assert "bronze/orders" in said("retention", "show")
+    assert json.loads(said("retention", "show", "--json"))["horizon"] == "60d"
+    monkeypatch.setattr("medallion.commands.retention._now", lambda: later(dt.timedelta(days=59)))
+    land_orders(run, FIRST, [order(1, 1, 5)])
+    refine(make_shop().raw_orders, [FIRST], run)
+    assert "has not taken in bronze/orders 2017-01-30" in said("retention", "show", status=1).replace("\n", " ")
+    gap = ("retention", "gap", "bronze/orders", FIRST, "--reason")
+    assert "is recorded as an irrecoverable gap" in said(*gap, "the till was wiped")
+    assert irrecoverable(run.lake, "bronze/orders") == {FIRST: "the till was wiped"}
+    assert "is no gap any more" in said(*gap, "it was found", "--close")
+    assert irrecoverable(run.lake, "bronze/orders") == {}
