@@ -21,10 +21,12 @@ from medallion.horizon import DEFAULT, parse_duration, read_horizon, shown_durat
 from medallion.lake import Lake
 from medallion.log import list_log
 from medallion.outcomes import Blocked, Committed, Failed, Unchanged
+from medallion.past_states import of_savepoint
 from medallion.project import Project
 from medallion.publication import reconcile
 from medallion.recoverable import last_vacuum, ranges
 from medallion.refine import Run, refine
+from medallion.restore import RECOVERED, restore
 from medallion.retention import set_horizon
 from medallion.savepoints import create
 from medallion.store import relative, tables
@@ -125,6 +127,24 @@ def test_savepoints_read_alike_after_a_vacuum_past_the_horizon_and_other_version
             assert f"Recoverable are {there}" in str(told.value)
     with pytest.raises(NotRecoverable, match="there is no such version"):
         fresh.open("silver/orders", orders.latest + 1)
+
+
+def test_after_vacuum_the_lake_returns_to_a_savepoint_and_to_nothing_else(built, shop, folder):
+    project = Project(shop.tables)
+    save(shop, built.lake, "good")
+    want = {table: digest_at(built.lake, table) for table in names(built.lake)}
+    for price in ("3", "4"):
+        correct(shop, built, FIRST, price)
+    vacuum(built.lake, plan_vacuum(built.lake, later()))
+    stands = {table: digest_at(built.lake, table) for table in want}
+    words = ["--lake", str(built.lake.root), "restore", "--table", "silver/orders", "--to-version", "2"]
+    refused = CliRunner().invoke(cli, words)
+    assert isinstance(refused.exception, NotRecoverable)
+    assert "older than the recovery horizon of 30d" in str(refused.exception)
+    assert {table: digest_at(built.lake, table) for table in want} == stands
+    done = restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="a test")
+    assert done.outcome == RECOVERED, done.differences
+    assert {table: digest_at(built.lake, table) for table in want} == want
 
 
 def test_what_vacuum_announces_is_what_it_takes_and_it_keeps_a_record(aged):
