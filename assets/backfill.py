@@ -21,7 +21,6 @@ from medallion.errors import MedallionError
 from medallion.partitions import Whole
 from medallion.plan import Plan, Select, plan
 from medallion.project import Project
-from medallion.refine import Run
 from resources.lake import LakeResource, LandingResource
 
 PLAN_TAG = "medallion/plan"
@@ -61,7 +60,7 @@ def build_planned_backfill(project: Project) -> dg.JobDefinition:
     ) -> Iterator[dg.Output[str]]:
         """Make the plan, show it, and launch it unless it is a dry run."""
         try:
-            made = _plan(project, config, Run(lake=lake.open(), landing=landing.open(), run_id=context.run.run_id))
+            made = _plan(project, config, lake, landing)
         except MedallionError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         context.instance.add_run_tags(context.run.run_id, {PLAN_TAG: made.id})
@@ -90,17 +89,18 @@ def build_planned_backfill(project: Project) -> dg.JobDefinition:
     return planned_backfill
 
 
-def _plan(project: Project, form: PlannedBackfill, run: Run) -> Plan:
+def _plan(project: Project, form: PlannedBackfill, lake: LakeResource, landing: LandingResource) -> Plan:
     keys = project.table(form.table).partition.select(form.partitions) if form.table and form.partitions else None
     more = {"select": form.only} if form.only else {}
     return plan(
         project,
-        run.lake,
-        run.landing,
+        lake.open(),
+        landing.open(),
         form.table or None,
         keys,
         downstream=form.downstream,
         upstream=form.upstream,
+        slice_bytes=lake.slice_bytes,
         **more,  # type: ignore[arg-type]
     )
 

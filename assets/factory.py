@@ -136,6 +136,7 @@ def _run(context: dg.AssetExecutionContext, lake: LakeResource, database: DuckDB
         run_id=context.run.run_id,
         started_at=dt.datetime.now(dt.UTC),
         connect=database.get_connection,
+        slice_bytes=lake.slice_bytes,
         plan_id=context.run.tags.get(PLAN_TAG),
     )
 

@@ -18,7 +18,7 @@ from medallion.isolation import isolation
 from medallion.lake import Lake
 from medallion.project import Project
 from medallion.restore_intents import open_intent
-from medallion.savepoints import Savepoint
+from medallion.saved_state import Savepoint
 from medallion.sources import LandingZone
 from medallion.store import Place, relative, tables
 from medallion.strays import Stray, find_strays

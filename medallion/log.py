@@ -133,6 +133,22 @@ def read_commits(log: Place, since: int, version: int, *, partial: bool) -> list
     return found
 
 
+def has_entries_after(log: Place, version: int) -> bool:
+    """Whether a log has moved on from a version: one look at the disk, where an update reads all that is live.
+
+    The next entry is there, or it has expired already because a checkpoint stands in for it. A version is one request
+    to an object store either way, so there the answer is yes.
+    """
+    if isinstance(log, ObjectPath) or (log / f"{version + 1:020}.json").exists():
+        return True
+    try:
+        return bool(json.loads((log / "_last_checkpoint").read_bytes())["version"] > version)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
 def version_at(log: Place, version: int, moment: dt.datetime) -> int | None:
     """The last version that was committed by a moment, as the clocks of those who committed tell it.
 
@@ -154,22 +170,6 @@ def version_at(log: Place, version: int, moment: dt.datetime) -> int | None:
         if info.get("timestamp", 0) <= moment.timestamp() * 1000:
             return each
     return -1
-
-
-def has_entries_after(log: Place, version: int) -> bool:
-    """Whether a log has moved on from a version: one look at the disk, where an update reads all that is live.
-
-    The next entry is there, or it has expired already because a checkpoint stands in for it. A version is one request
-    to an object store either way, so there the answer is yes.
-    """
-    if isinstance(log, ObjectPath) or (log / f"{version + 1:020}.json").exists():
-        return True
-    try:
-        return bool(json.loads((log / "_last_checkpoint").read_bytes())["version"] > version)
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError):
-        return True
 
 
 def find(commits: Sequence[Commit] | None, attempt: str, batches: Mapping[str, str]) -> int | None:

@@ -23,7 +23,6 @@ from typing import Any
 
 from medallion import ledger, savepoints
 from medallion.cut import outdated, paths_of
-from medallion.errors import SavepointRefused
 from medallion.evidence import EvidenceReader
 from medallion.failpoints import reach
 from medallion.lake import Lake, Replacement, Snapshot
@@ -123,7 +122,7 @@ def restore(
     if open_intent(lake) is not None:
         resume(project, lake, clock=clock)
     check_files(lake, goal, moves_to(project, lake, goal))
-    before = _savepoint_before(project, lake, goal, run_id, clock())
+    before = savepoints.before(project, lake, f"the restore to {goal.target}", run_id=run_id, now=clock())
     moves = moves_to(project, lake, goal)
     contents = {path: _contents(snapshot) for path, snapshot in goal.snapshots.items()}
     intent = Intent(
@@ -133,15 +132,6 @@ def restore(
     with record(lake, intent) as numbered:
         reach("restore recorded")
         return _carry_out(project, lake, numbered, clock)
-
-
-def _savepoint_before(project: Project, lake: Lake, goal: Goal, run_id: str, now: dt.datetime) -> str | None:
-    """The name of a savepoint of what is replaced; None if what stands is too broken for one."""
-    try:
-        return savepoints.automatic(project, lake, f"before the restore to {goal.target}", run_id=run_id, now=now).name
-    except SavepointRefused as error:  # the record of the restore still says what it replaces
-        _log.warning("no savepoint was made before the restore: %s", error)
-        return None
 
 
 def resume(project: Project, lake: Lake, *, rollback: bool = False, clock: Clock = _now) -> Restored | None:

@@ -13,11 +13,12 @@ import duckdb
 import polars as pl
 from dagster_duckdb import DuckDBResource
 
-from medallion.errors import InputNotCommitted
+from medallion.errors import ConfigurationError, InputNotCommitted
 from medallion.evidence import read_held
 from medallion.lake import Lake, Snapshot
 from medallion.partitions import Whole
 from medallion.project import load_project
+from medallion.refine import Run
 from medallion.sources import LandingZone
 
 DEFAULT_LAKE = "lake"
@@ -32,6 +33,22 @@ class LakeResource(dg.ConfigurableResource[None]):
     durable: bool | None = None
     """Flush every commit to the disk; ``MEDALLION_DURABLE`` from the environment, or yes, if not given. Without it a
     commit survives a killed process, and perhaps not a power cut."""
+
+    slice_mib: int | None = None
+    """Estimated memory of a slice, which is one commit, in MiB: what bounds the memory of a run and what is done again
+    after a crash. ``MEDALLION_SLICE_MIB`` from the environment, or 512, if not given."""
+
+    @property
+    def slice_bytes(self) -> int:
+        """The bytes of a slice.
+
+        Raises:
+            ConfigurationError: if the environment names no positive number.
+        """
+        given = str(self.slice_mib or os.environ.get("MEDALLION_SLICE_MIB") or Run.slice_bytes // 2**20)
+        if not given.isdecimal() or int(given) < 1:
+            raise ConfigurationError(f"MEDALLION_SLICE_MIB is {given!r}, and has to be a positive number of MiB.")
+        return int(given) * 2**20
 
     def open(self) -> Lake:
         """The lake.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from medallion.project import Project
     from medallion.restore import Restored
     from medallion.restore_plan import RestorePlan
-    from medallion.savepoints import Savepoint
+    from medallion.saved_state import Savepoint
 
 __all__ = ["diff", "restore", "savepoint"]
 

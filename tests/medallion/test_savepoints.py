@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,28 @@ import pytest
 from medallion import savepoints
 from medallion.cut import take_cut, unclosed
 from medallion.errors import SavepointRefused, TableUnreadable
+from medallion.execution import execute
+from medallion.failpoints import Interrupted, armed
 from medallion.lake import Lake
+from medallion.plan import plan
 from medallion.project import Project
 from medallion.refine import Run, refine
+from medallion.saved_state import content_of
 from medallion.strays import find_strays, remove_strays
-from tests.builders import DAY, DAYS, FIRST, LAST, SECOND, Shop, land_orders, make_shop, order, orders_of, pin
+from tests.builders import (
+    DAY,
+    DAYS,
+    FIRST,
+    LAST,
+    SECOND,
+    Shop,
+    land_orders,
+    make_shop,
+    order,
+    orders_of,
+    pin,
+    refine_all,
+)
 
 NOON = dt.datetime(2017, 3, 2, 12, tzinfo=dt.UTC)
 
@@ -37,7 +55,7 @@ def test_a_savepoint_names_version_content_rows_and_code_of_every_table_and_quar
     for path, table in made.tables.items():
         snapshot = built.lake.open(path)
         assert table.version == snapshot.version
-        assert table.content == savepoints.content_of(snapshot.files)
+        assert table.content == content_of(snapshot.files)
     silver = made.tables["silver/orders"]
     assert (silver.rows, silver.revision, dict(silver.made_by)) == (15, 1, {"1": 5})
     assert silver.transform == shop.orders.transform_digest
@@ -146,7 +164,7 @@ def test_a_savepoint_answers_for_a_version_that_the_log_has_forgotten(built: Run
     with pytest.raises(TableUnreadable):
         lake.pin("silver/orders", DAY, saved.version)
     snapshot = made.snapshot(lake, "silver/orders", DAY)
-    assert savepoints.content_of(snapshot.files) == saved.content
+    assert content_of(snapshot.files) == saved.content
     assert snapshot.scan(DAYS).collect().height == saved.rows
 
 
@@ -178,3 +196,30 @@ def test_versions_and_files_that_savepoints_need_are_told(built: Run, project, s
     version = pin(shop.orders, built).version
     assert savepoints.pinned_versions(built.lake)["silver/orders"] == {version}
     assert len(savepoints.pinned_files(built.lake)["silver/orders"]) == len(DAYS)
+
+
+def test_a_planned_backfill_makes_a_savepoint_first_and_one_with_nothing_to_do_makes_none(built: Run, project, shop):
+    assert built.landing is not None
+    execute(plan(project, built.lake, built.landing), project, built)
+    assert savepoints.savepoints(built.lake) == []
+    before = pin(shop.orders, built).version
+    land_orders(built, SECOND, [order(77)])
+    made = plan(project, built.lake, built.landing)
+    execute(made, project, built)
+    (saved,) = savepoints.savepoints(built.lake)
+    assert (saved.kind, saved.reason) == ("automatic", f"before the plan {made.id}")
+    assert saved.tables["silver/orders"].version == before
+
+
+def test_what_is_too_broken_for_a_savepoint_does_not_stop_what_comes_after_it(landed: Run, project, shop, caplog):
+    land_orders(landed, FIRST, [*orders_of(FIRST), order(8, quantity=-1)])
+    refine_all(shop, landed)
+    with armed("quarantine committed=raise"), suppress(Interrupted):
+        land_orders(landed, FIRST, [order(9)])
+        refine(shop.raw_orders, [FIRST], landed)
+        refine(shop.orders, [FIRST], landed)
+    root = Path(str(landed.lake.root))
+    for path in (root / "quarantine/orders").rglob("part-*.parquet"):
+        path.unlink()  # the refused rows of the live batch, which should be put back
+    assert savepoints.before(project, landed.lake, "a test") is None
+    assert "no savepoint was made before a test" in caplog.text

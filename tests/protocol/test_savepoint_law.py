@@ -22,7 +22,7 @@ from medallion.project import Project
 from medallion.publication import disagreeing
 from medallion.refine import Run, refine
 from medallion.restore import RECOVERED, restore
-from medallion.savepoints import Savepoint
+from medallion.saved_state import Savepoint, content_of
 from tests.protocol.shop import DAY, DAYS, TABLES, Shop, build, contents, expected, held_by, land, make_run
 from tests.protocol.workers import until
 
@@ -108,7 +108,7 @@ def _law(shares: list[list[tuple[str, list[int]]]], crash: str | None) -> None:
         told = restore(PROJECT, lake, of_savepoint(PROJECT, lake, made[0].name), reason="a test")
         assert told.outcome == RECOVERED, told.differences
         for path in TABLES:
-            assert savepoints.content_of(lake.pin(path, DAY).files) == made[0].tables[path].content
+            assert content_of(lake.pin(path, DAY).files) == made[0].tables[path].content
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
