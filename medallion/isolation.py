@@ -24,7 +24,7 @@ _HISTORY = "_promoted.json"
 def isolation(root: Place) -> Mapping[str, Any] | None:
     """What is told of an isolated copy; None if it is none.
 
-    Its ``backup`` and ``manifest``, the recovery point ``at``, when it was ``decided_at``, and, once that has been done,
+    Its ``backup`` and ``manifest``, the recovery point ``at``, when it was ``decided_at`` and, once that has been done,
     when it was ``verified_at`` and what was ``verified``: the digest of every table.
     """
     try:
