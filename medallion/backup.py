@@ -173,7 +173,7 @@ def backup(
         now: the time; that of the clock if not given.
 
     Raises:
-        BackupRefused: if the backup would lie in the lake, or a file that the lake needs is missing.
+        BackupRefused: if the backup would lie in the lake, or a file that the lake needs is missing or altered.
         TableUnreadable: if a table cannot be read.
         SavepointRefused: if a table and its quarantine do not come to agree.
         RestoreUnfinished: if a restore is open.
@@ -385,6 +385,11 @@ class _Copying:
     def _keep(self, path: str, source: Place, size: int, changed: int) -> tuple[str, str, int, int]:
         data = source.read_bytes()
         sha256 = hashlib.sha256(data).hexdigest()
+        if not _keeps_its_word(path, sha256):
+            raise BackupRefused(
+                f"{path} is not what its name promises, and what is damaged is not backed up as if it were whole. No "
+                "manifest was written; the backups before stand. See: medallion check-lake"
+            )
         if self.there.get(sha256) != len(data):
             place = object_place(self.place, sha256)
             if place.parent not in self.folders:
@@ -405,6 +410,14 @@ class _Copying:
 def _is_named(path: str) -> bool:
     """Whether the name of a file promises its bytes."""
     return parse_name(path) is not None or ("/_sources/" in path and bool(_SOURCE.fullmatch(PurePosixPath(path).name)))
+
+
+def _keeps_its_word(path: str, sha256: str) -> bool:
+    """Whether bytes are those that the name of their file promises; a name that promises nothing is not held to it."""
+    named = parse_name(path)
+    if named is not None:
+        return sha256.startswith(named[1])  # digests.digest_bytes: the first half of the same
+    return not _is_named(path) or PurePosixPath(path).name == sha256
 
 
 def check_backup(place: Place, manifest: Manifest) -> list[str]:

@@ -333,3 +333,14 @@ def test_old_manifests_are_forgotten_and_the_newer_ones_can_still_be_restored(bu
     assert len(manifests(place)) == 1
     restore_backup(place, tmp_path / "copy")
     assert tables_of(Lake(tmp_path / "copy")) == tables_of(built.lake)
+
+
+@pytest.mark.parametrize("pattern", ["silver/orders/day=*/*.parquet", "bronze/products/_sources/*"])
+def test_what_is_damaged_is_not_backed_up_as_if_it_were_whole(built, place, pattern):
+    path = next(iter(sorted(Path(str(built.lake.root)).glob(pattern))))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BackupRefused, match="not what its name promises"):
+        backup(built.lake, place)
+    assert manifests(place) == []
