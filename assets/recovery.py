@@ -150,7 +150,7 @@ def _tell_table(
             continue
         outcome = Unchanged(evidence, snapshot.version)
         more = {"restored by": f"restore {told.number} to {told.target}"}
-        for event in reporting.materializations(table, key, outcome, moved if key in stale else built_from, more):
+        for event in reporting.materialized(table, key, outcome, moved if key in stale else built_from, more):
             context.log_event(event)
         context.log_event(
             dg.AssetCheckEvaluation(

@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -42,6 +43,7 @@ __all__ = [
     "manifests",
     "measure_table",
     "object_place",
+    "prune",
     "read_manifest",
 ]
 
@@ -53,6 +55,7 @@ _MANIFEST = re.compile(r"[0-9]{8}T[0-9]{12}Z-([0-9a-f]{32})\.json")
 _NEVER = frozenset({"_isolated.json", "_promoted.json"})
 _TRIES = 3
 _LOOKS = 20
+_SETTLED = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ def backup(
         now: the time; that of the clock if not given.
 
     Raises:
-        BackupRefused: if the backup would lie in the lake, or a file that the lake needs is missing.
+        BackupRefused: if the backup would lie in the lake, or a file that the lake needs is missing or altered.
         TableUnreadable: if a table cannot be read.
         SavepointRefused: if a table and its quarantine do not come to agree.
         RestoreUnfinished: if a restore is open.
@@ -382,6 +385,11 @@ class _Copying:
     def _keep(self, path: str, source: Place, size: int, changed: int) -> tuple[str, str, int, int]:
         data = source.read_bytes()
         sha256 = hashlib.sha256(data).hexdigest()
+        if not _keeps_its_word(path, sha256):
+            raise BackupRefused(
+                f"{path} is not what its name promises, and what is damaged is not backed up as if it were whole. No "
+                "manifest was written; the backups before stand. See: medallion check-lake"
+            )
         if self.there.get(sha256) != len(data):
             place = object_place(self.place, sha256)
             if place.parent not in self.folders:
@@ -404,6 +412,14 @@ def _is_named(path: str) -> bool:
     return parse_name(path) is not None or ("/_sources/" in path and bool(_SOURCE.fullmatch(PurePosixPath(path).name)))
 
 
+def _keeps_its_word(path: str, sha256: str) -> bool:
+    """Whether bytes are those that the name of their file promises; a name that promises nothing is not held to it."""
+    named = parse_name(path)
+    if named is not None:
+        return sha256.startswith(named[1])  # digests.digest_bytes: the first half of the same
+    return not _is_named(path) or PurePosixPath(path).name == sha256
+
+
 def check_backup(place: Place, manifest: Manifest) -> list[str]:
     """Read every byte that a manifest names; what is missing or altered, a sentence each."""
 
@@ -417,3 +433,30 @@ def check_backup(place: Place, manifest: Manifest) -> list[str]:
     wanted = sorted({sha256 for sha256, _, _ in manifest.files.values()})
     wrong = dict(zip(wanted, in_parallel(look, wanted), strict=True))
     return [f"{path}: {wrong[sha256]}" for path, (sha256, _, _) in sorted(manifest.files.items()) if wrong[sha256]]
+
+
+def prune(place: Place, keep: int) -> tuple[str, ...]:
+    """Forget all manifests of a backup but the newest, and the bytes that no other names.
+
+    Bytes that were written within the last day stay: another backup may be under way, whose manifest comes last.
+
+    Args:
+        place: the backup.
+        keep: how many manifests stay, at least one.
+
+    Returns:
+        the names of the manifests that were forgotten.
+
+    Raises:
+        BackupRefused: if a manifest that stays is damaged: then it cannot be said which bytes it needs.
+    """
+    known = manifests(place)
+    gone, stay = known[: -max(keep, 1)], known[-max(keep, 1) :]
+    named = {sha256 for name in stay for sha256, _, _ in read_manifest(place, name).files.values()}
+    for name in gone:
+        (place / "manifests" / name).unlink(missing_ok=True)
+    before = time.time() - _SETTLED
+    for path in (place / "objects").rglob("*"):
+        if _SOURCE.fullmatch(path.name) and path.name not in named and path.stat().st_mtime < before:
+            path.unlink(missing_ok=True)
+    return tuple(gone)

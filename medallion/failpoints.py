@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BACKUP_POINTS", "POINTS", "Interrupted", "armed", "reach"]
+__all__ = ["POINTS", "UPKEEP_POINTS", "Interrupted", "armed", "reach"]
 
 POINTS = (
     "pinned",
@@ -51,8 +51,17 @@ POINTS = (
 )
 """In the order of the path; then those of a restore."""
 
-BACKUP_POINTS = ("backup listed", "backup copied", "copy marked", "copy filled", "copy verified")
-"""In the order of a backup and of the restore of one."""
+UPKEEP_POINTS = (
+    "backup listed",
+    "backup copied",
+    "copy marked",
+    "copy filled",
+    "copy verified",
+    "vacuum checkpoints written",
+    "vacuum recorded",
+    "vacuum entries taken",
+)
+"""Of a backup, of the restore of one and of vacuum, each in its order."""
 
 _ANY = "any"
 _SPEC = re.compile(
@@ -76,10 +85,10 @@ def _parse(specs: str) -> list[_Armed]:
     found = []
     for spec in filter(None, (each.strip() for each in specs.split(";"))):
         match = _SPEC.fullmatch(spec)
-        if match is None or match["name"] not in (*POINTS, *BACKUP_POINTS, _ANY):
+        if match is None or match["name"] not in (*POINTS, *UPKEEP_POINTS, _ANY):
             raise ValueError(
                 f"{spec!r} is no failpoint: write 'name[:nth]=kill|raise|full|pause(file)', name one of "
-                f"{POINTS + BACKUP_POINTS}"
+                f"{POINTS + UPKEEP_POINTS}"
             )
         found.append(_Armed(match["name"], int(match["nth"] or 1), match["action"], match["file"]))
     return found

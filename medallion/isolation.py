@@ -22,7 +22,11 @@ _HISTORY = "_promoted.json"
 
 
 def isolation(root: Place) -> Mapping[str, Any] | None:
-    """What is told of an isolated copy: its ``backup``, ``manifest``, ``at`` and ``verified``; None if it is none."""
+    """What is told of an isolated copy; None if it is none.
+
+    Its ``backup`` and ``manifest``, the recovery point ``at``, when it was ``decided_at`` and, once that has been done,
+    when it was ``verified_at`` and what was ``verified``: the digest of every table.
+    """
     try:
         found: dict[str, Any] = json.loads((root / _FILE).read_bytes())
     except FileNotFoundError:

@@ -456,7 +456,9 @@ class Lake:
 
         Raises:
             StorageFailed: if the log does not take it.
+            IsolatedCopy: the lake is a copy from a backup that has not been promoted.
         """
+        check_publishes(self.root)
         reason = ""
         for _ in range(_FAULTS):
             try:

@@ -50,6 +50,9 @@ _TOLD_NOWHERE = (
 _INEXACT = {"blocked": frozenset({"started_at", "completed_at", "plan_id"})}
 """Columns that the tables know only about: a held candidate says when its run started, and when it was put there."""
 
+_FORGOTTEN = frozenset({"started_at", "completed_at"})
+"""Likewise of what is live and whose log entry has gone: its evidence says when the run started."""
+
 
 @dataclass(frozen=True)
 class Rebuilt:
@@ -245,6 +248,8 @@ def _otherwise(known: _Known, said: Mapping[tuple[str, str, str, str], Row]) -> 
             yield Contradiction(table, key, attempt, None, message)
             continue
         inexact = _INEXACT.get(told["status"], frozenset())
+        if "target_version" not in told and told["status"] in _MADE:
+            inexact |= _FORGOTTEN
         for column in told.keys() - inexact:
             if row[column] != told[column]:
                 message = (

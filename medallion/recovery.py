@@ -5,22 +5,26 @@ The mark of isolation is the first thing that is written, so that at no moment a
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from medallion import ledger
 from medallion.backup import Manifest, TableCut, measure_table, object_place, read_manifest
+from medallion.differences import RECONCILED
 from medallion.errors import BackupRefused
 from medallion.failpoints import reach
-from medallion.isolation import isolate, isolation
+from medallion.isolation import isolate, isolation, promote
 from medallion.lake import Lake
 from medallion.staging import in_parallel
 from medallion.store import Place, open_place, relative, sync, tables, write_durably
 
-__all__ = ["Recovered", "restore_backup", "verify_copy"]
+__all__ = ["Recovered", "promote_copy", "restore_backup", "verify_copy"]
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,12 @@ def restore_backup(
         BackupRefused: if the root is in use, or the backup or the copy is damaged; says what is. A copy that was not
             verified stays isolated.
     """
-    started = time.perf_counter()
+    started, decided = time.perf_counter(), dt.datetime.now(dt.UTC)
     backup, root = open_place(source), open_place(into)
     chosen = read_manifest(backup, manifest)
     _check_empty(root, backup, chosen)
     root.mkdir(parents=True, exist_ok=True)
-    told = {"backup": str(backup), "manifest": chosen.name, "at": chosen.at}
+    told = {"backup": str(backup), "manifest": chosen.name, "at": chosen.at, "decided_at": decided.isoformat()}
     isolate(root, {**told, "verified": None}, durable=durable)
     reach("copy marked")
     _fill(root, backup, chosen, durable=durable)
@@ -79,9 +83,56 @@ def restore_backup(
             "trusted. Remove it and restore again, from another manifest if it is the backup that is damaged."
         )
     held = _measured(root)
-    isolate(root, {**told, "verified": {table: cut.digest for table, cut in held.items()}}, durable=durable)
+    now = dt.datetime.now(dt.UTC).isoformat()
+    verified = {table: cut.digest for table, cut in held.items()}
+    isolate(root, {**told, "verified": verified, "verified_at": now}, durable=durable)
     reach("copy verified")
     return Recovered(chosen, str(root), held, time.perf_counter() - started)
+
+
+def promote_copy(lake: Lake, *, reason: str, at: str) -> Mapping[str, Any]:
+    """Let a verified copy take the place of the lake that was lost, and tell the ledger of the recovery.
+
+    Args:
+        lake: the copy.
+        reason: why; kept in the lake.
+        at: the time, as ISO 8601.
+
+    Returns:
+        what was told of the copy.
+
+    Raises:
+        BackupRefused: see :func:`medallion.isolation.promote`.
+    """
+    told = promote(lake.root, reason=reason, at=at, durable=lake.durable)
+    decided, verified = (dt.datetime.fromisoformat(told[name]) for name in ("decided_at", "verified_at"))
+    ledger.record(
+        lake,
+        [
+            {
+                "pipeline_name": table,
+                "partition": "all",
+                "attempt": PurePosixPath(told["manifest"]).stem,
+                "status": "recovered",
+                "recovered_by": f"backup {told['backup']}",
+                "reason": f"restored from a backup as of {told['at']}: {reason}",
+                "started_at": decided,
+                "completed_at": verified,
+                "pipeline_run_id": "medallion promote",
+                "target_version": cut.version,
+                "target_rows": cut.rows,
+                "recovery_scope": "the whole lake",
+                "replay_volume": cut.rows,
+                "recovery_started_at": decided,
+                "recovery_completed_at": verified,
+                "rto_observed": (verified - decided).total_seconds(),
+                "reconciliation_status": RECONCILED,
+            }
+            for table, cut in _measured(lake.root).items()
+            if table != ledger.PATH
+        ],
+    )
+    return told
 
 
 def _check_empty(root: Place, backup: Place, manifest: Manifest) -> None:

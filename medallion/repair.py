@@ -28,7 +28,7 @@ from medallion.lake import Lake, Replacement, Snapshot
 from medallion.log import named_files
 from medallion.log_state import log_state
 from medallion.project import Project
-from medallion.rebuilding import rebuild
+from medallion.rebuilding import contradictions, rebuild
 from medallion.restore import resume
 from medallion.sources import LandingZone
 from medallion.staging import Staged, parse_name, partition_of
@@ -91,7 +91,8 @@ def repair_lake(
 
     Args:
         lake: the lake; no attempt may be running in it.
-        project: the declared tables: needed to complete a restore, and to miss a table that is gone altogether.
+        project: the declared tables: needed to complete a restore, to miss a table that is gone altogether, and to let
+            the ledger follow what was repaired.
         backup: from which bytes are put back; its newest manifest counts.
         landing: where the bytes of a source may be found again.
 
@@ -116,6 +117,9 @@ def repair_lake(
     work = _Repair(lake, project, backup, landing)
     for kinds in _ROUNDS:
         work.round([each for each in found if each.kind in kinds])
+        found = check_lake(lake, project, landing=landing)
+    if project is not None and work.done and contradictions(lake, project):
+        rebuild(lake, project)  # it told of commits that are gone; the tables are right
         found = check_lake(lake, project, landing=landing)
     return Repairs(tuple(work.done), tuple(found))
 

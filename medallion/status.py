@@ -11,25 +11,23 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from medallion import ledger
 from medallion.attempts import AttemptRecord, records
+from medallion.concerns import Concern, Look, concerns_of, interrupted, past, worst_first
 from medallion.differences import RECONCILED
-from medallion.errors import TableUnreadable
 from medallion.lake import Lake, Snapshot
 from medallion.log import oldest_version
 from medallion.partitions import Whole
 from medallion.project import Project
 from medallion.savepoints import newest
 from medallion.sources import LandingZone
-from medallion.state import PartitionState, Standing, Survey
+from medallion.state import Standing, Survey
 from medallion.tables import Table
-from medallion.telemetry import window_of
-from medallion.watermarks import Lag, Watermark, Watermarks, watermarks
+from medallion.watermarks import Lag, Watermark, watermarks
 
 __all__ = [
     "Checkpoint",
@@ -41,8 +39,6 @@ __all__ = [
     "TableStatus",
     "status",
 ]
-
-_BAD = (Standing.BLOCKED, Standing.FAILED, Standing.IRRECOVERABLE)
 
 
 @dataclass(frozen=True)
@@ -79,28 +75,6 @@ class Running:
     seconds: float
     host: str
     pid: int
-
-
-@dataclass(frozen=True)
-class Concern:
-    """Something that is not as it should be, and stays here until it is resolved.
-
-    Attributes:
-        kind: ``stale``, ``missing``, ``blocked``, ``failed``, ``irrecoverable``, ``interrupted`` or ``unreadable``.
-        partitions: that it is about, in order.
-        reason: why, for the first of them.
-        since: when it began, as far as is known.
-        needs_person: whether it stays as it is until somebody does something.
-        then: what to do next.
-    """
-
-    table: str
-    kind: str
-    partitions: tuple[str, ...]
-    reason: str
-    since: dt.datetime | None
-    needs_person: bool
-    then: str
 
 
 @dataclass(frozen=True)
@@ -217,15 +191,6 @@ class Status:
         return sum(lag.rows or 0 for each in self.tables for lag in each.lags)
 
 
-@dataclass(frozen=True)
-class _Past:
-    """What the ledger adds: since when things are bad, and what was verified and recovered."""
-
-    since: Mapping[tuple[str, str], dt.datetime] = field(default_factory=dict)
-    rows: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ledger.SCHEMA))
-    note: str | None = None
-
-
 def status(
     project: Project,
     lake: Lake,
@@ -247,31 +212,28 @@ def status(
         TableUnreadable: if a table, or its evidence, cannot be read. A ledger that cannot is a note.
     """
     survey = Survey(project, lake, landing)
-    past = _past(lake)
-    look = _Look(survey, watermarks(project, lake, landing, survey.snapshots), past, now, patience)
+    told = past(lake)
+    look = Look(survey, watermarks(project, lake, landing, survey.snapshots), told, now, patience)
     tables: list[TableStatus] = []
-    concerns: list[Concern] = []
+    found: list[Concern] = []
     for table in project.tables:
         attempts = records(survey.snapshots[table.path].folder)
         tables.append(_table(table, look, [_running(each, now) for each in attempts if each.is_alive]))
-        concerns += _concerns(table, look)
-        concerns += _interrupted(table, [each for each in attempts if not each.is_alive])
+        found += concerns_of(table, look)
+        found += interrupted(table, [each for each in attempts if not each.is_alive])
     return Status(
         now,
         str(lake.root),
         tuple(tables),
-        tuple(sorted(concerns, key=lambda each: (not each.needs_person, _ORDER.index(each.kind)))),
-        _proof(past.rows),
+        worst_first(found),
+        _proof(told.rows),
         _savepoint(lake, survey.snapshots),
-        _recovery(past.rows),
-        (past.note,) if past.note else (),
+        _recovery(told.rows),
+        (told.note,) if told.note else (),
     )
 
 
-_ORDER = ("irrecoverable", "blocked", "failed", "interrupted", "missing", "stale")
-
-
-def _table(table: Table, look: _Look, running: Sequence[Running]) -> TableStatus:
+def _table(table: Table, look: Look, running: Sequence[Running]) -> TableStatus:
     snapshot, states, marks = look.survey.snapshots[table.path], look.survey.states[table.path], look.marks
     counts = Counter(state.standing for state in states.values())
     delivered = [each for each in marks.marks if each.table == table.path and each.stage == "delivered"]
@@ -327,129 +289,6 @@ def _running(record: AttemptRecord, now: dt.datetime) -> Running:
     return Running(
         record.table, record.attempt, record.run_id, record.partitions, started, seconds, record.host, record.pid
     )
-
-
-def _concerns(table: Table, look: _Look) -> list[Concern]:
-    """What is wrong with the partitions of a table, those with the same trouble together."""
-    states = look.survey.states[table.path]
-    newest = look.marks.of(table.path).newest
-    reached = list(states).index(newest) if newest is not None else -1
-    ready = {key for lag in look.marks.behind(table.path) for key in lag.partitions}
-    grouped: dict[tuple[str, bool, str], list[PartitionState]] = {}
-    for number, (key, state) in enumerate(states.items()):
-        if state.standing == Standing.CURRENT:
-            continue
-        if state.standing == Standing.MISSING:
-            if number > reached and key not in ready:
-                continue  # nothing has come for it yet, and nothing after it has
-            asks = look.is_left(table, state, gap=number < reached) if key in ready else table.layer == "bronze"
-            detail = _causes(state)
-        else:
-            asks, detail = True, state.reason if state.standing in _BAD else _causes(state)
-        grouped.setdefault((state.standing, asks, detail), []).append(state)
-    return [look.concern(table, some, asks=asks) for (_, asks, _), some in grouped.items()]
-
-
-def _causes(state: PartitionState) -> str:
-    return "; ".join(str(reason.cause) for reason in state.reasons)
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What is known when concerns are told: the tables, and what the ledger adds."""
-
-    survey: Survey
-    marks: Watermarks
-    past: _Past
-    now: dt.datetime
-    patience: dt.timedelta
-
-    def is_left(self, table: Table, state: PartitionState, *, gap: bool) -> bool:
-        """Whether a partition that could be built has been left: later ones are there, or it has waited too long."""
-        since = self.since(table, state)
-        return gap or (since is not None and self.now - since > self.patience)
-
-    def concern(self, table: Table, some: Sequence[PartitionState], *, asks: bool) -> Concern:
-        """What is told of partitions with the same trouble."""
-        keys = tuple(state.key for state in some)
-        begun = [since for key in keys if (since := self.past.since.get((table.path, key))) is not None]
-        since = min(begun, default=None) or self.since(table, some[0])
-        first = some[0]
-        return Concern(table.path, str(first.standing), keys, first.reason, since, asks, _then(table, first, keys))
-
-    def since(self, table: Table, state: PartitionState) -> dt.datetime | None:
-        """When what a partition is built from was last committed or delivered.
-
-        Of a file that is missed, when its window had passed.
-        """
-        if table.layer == "bronze":
-            return self.delivered(table, state.key) or window_of(table.partition, state.key)[1]
-        added = [
-            file.modified
-            for each in table.inputs.values()
-            for key in each.keys_for(table.partition, state.key)
-            for file in self.survey.snapshots[each.table.path].files.get(key, ())
-        ]
-        return _milliseconds(max(added)) if added else None
-
-    def delivered(self, table: Table, key: str) -> dt.datetime | None:
-        """When the file of a partition was delivered; None if it was not."""
-        if self.survey.landing is None:
-            return None
-        try:
-            return dt.datetime.fromtimestamp(self.survey.landing.path(table, key).stat().st_mtime, dt.UTC)
-        except OSError:
-            return None
-
-
-def _then(table: Table, state: PartitionState, keys: Sequence[str]) -> str:
-    which = _range(keys)
-    match state.standing:
-        case Standing.BLOCKED:
-            return f"medallion inspect {table.path} {keys[0]}"
-        case Standing.FAILED:
-            return f"mend what it says; medallion replay {table.path} {which}"
-        case Standing.MISSING if table.layer == "bronze" and state.undelivered:
-            return f"have the file delivered, or declare {which} closed; medallion replay {table.path} {which}"
-        case _:
-            return f"medallion replay {table.path} {which}"
-
-
-def _range(keys: Sequence[str]) -> str:
-    return keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]}"
-
-
-def _interrupted(table: Table, dead: Sequence[AttemptRecord]) -> list[Concern]:
-    return [
-        Concern(
-            table.path,
-            "interrupted",
-            record.partitions,
-            f"attempt {record.attempt[:8]} of run {record.run_id} died (process {record.pid} on {record.host}); "
-            "the next one at it finds out what had happened",
-            dt.datetime.fromtimestamp(record.started_at, dt.UTC),
-            True,
-            f"medallion replay {table.path} {_range(record.partitions)}",
-        )
-        for record in dead
-    ]
-
-
-def _past(lake: Lake) -> _Past:
-    """What the ledger tells; nothing of it is needed to say how the tables stand."""
-    try:
-        rows = ledger.read(lake)
-    except TableUnreadable as error:
-        return _Past(note=f"The ledger cannot be read, so ages and verifications are not known: {error}")
-    told = rows.filter(pl.col("status").is_in(list(ledger.OUTCOMES)))
-    each = ["pipeline_name", "partition"]
-    bad = ~pl.col("status").is_in(list(ledger.SETTLED_WELL))
-    # The rows after the last good one: their first says since when.
-    streak = told.with_columns(_left=(~bad).cast(pl.Int64).reverse().cum_sum().reverse().over(each)).filter(
-        bad & (pl.col("_left") == 0)
-    )
-    begun = streak.group_by(each).agg(pl.col("completed_at").min())
-    return _Past({(table, key): at for table, key, at in begun.iter_rows()}, rows)
 
 
 def _proof(rows: pl.DataFrame) -> Proof | None:

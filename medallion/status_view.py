@@ -14,10 +14,11 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from medallion.concerns import Concern
 from medallion.differences import RECONCILED
-from medallion.status import Concern, Status, TableStatus
+from medallion.status import Status, TableStatus
 
-__all__ = ["render", "to_dict"]
+__all__ = ["answers", "render", "to_dict"]
 
 _WIDE = 110
 """Columns of a terminal from which the tables are told with everything."""
@@ -28,18 +29,11 @@ _NAMED = 6
 def render(status: Status, width: int = 80) -> RenderableType:
     """For a terminal of some width: the four questions, every table, what needs somebody, and what is under way."""
     parts: list[RenderableType] = []
-    for question, answer in (
-        ("Where am I?", _where(status)),
-        ("What have I committed?", _committed(status)),
-        ("Where can I safely return?", _return(status)),
-        ("Can I prove that the result is correct?", _proof(status)),
-    ):
+    for question, answer in answers(status).items():
         parts += [Text(question, style="bold"), *(_indented(Text(line), 2) for line in answer)]
     parts += [Text(""), _tables(status, wide=width >= _WIDE)]
     parts += _section("Needs somebody", [each for each in status.concerns if each.needs_person], status, "red")
-    parts += _section(
-        "Waits for a replay", [each for each in status.concerns if not each.needs_person], status, "yellow"
-    )
+    parts += _section("Waits", [each for each in status.concerns if not each.needs_person], status, "yellow")
     running = [each for table in status.tables for each in table.running]
     if running:
         parts.append(Text(f"\nUnder way ({len(running)})", style="bold"))
@@ -50,6 +44,16 @@ def render(status: Status, width: int = 80) -> RenderableType:
             parts.append(_indented(Text(line), 2))
     parts += [Text(f"\n{note}", style="yellow") for note in status.notes]
     return Group(*parts)
+
+
+def answers(status: Status) -> dict[str, list[str]]:
+    """The four questions, each with the lines that answer it."""
+    return {
+        "Where am I?": _where(status),
+        "What have I committed?": _committed(status),
+        "Where can I safely return?": _return(status),
+        "Can I prove that the result is correct?": _proof(status),
+    }
 
 
 def _indented(text: Text, by: int) -> Padding:
@@ -74,8 +78,8 @@ def _where(status: Status) -> list[str]:
     lag = max((each.seconds or 0 for table in status.tables for each in table.lags), default=0)
     waiting = sum(len(each.partitions) for table in status.tables for each in table.lags)
     if waiting or lag:
-        lines.append(f"Behind what is there: {_count(waiting, 'partition')}, {status.records_to_replay:,} rows, "
-                     f"at most {_age(lag)} of data.")  # fmt: skip
+        time = f", {_age(lag)} of data" if lag else ""
+        lines.append(f"Behind what is there: {_count(waiting, 'partition')}, {status.records_to_replay:,} rows{time}.")
     running = sum(len(table.running) for table in status.tables)
     lines.append(f"{_count(running, 'attempt')} under way." if running else "Nothing is running.")
     return lines
@@ -134,13 +138,13 @@ def _proof(status: Status) -> list[str]:
 
 def _tables(status: Status, *, wide: bool) -> RichTable:
     shown = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    shown.add_column("table", no_wrap=wide, overflow="fold")
+    shown.add_column("table", no_wrap=True)
     shown.add_column("there", justify="right", no_wrap=True)
     shown.add_column("not current", overflow="fold")
     shown.add_column("no gap to", no_wrap=True)
     for name in ("lag", "refused"):
         shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("last commit", no_wrap=True)
+    shown.add_column("last commit" if wide else "last", no_wrap=True)
     if wide:
         shown.add_column("batch", no_wrap=True)
         shown.add_column("version", justify="right", no_wrap=True)
@@ -181,9 +185,8 @@ def _section(title: str, concerns: Sequence[Concern], status: Status, style: str
     parts: list[RenderableType] = [Text(f"\n{title} ({len(concerns)})", style=f"bold {style}")]
     for each in concerns[: 2 * _NAMED]:
         since = f" since {_ago(status, each.since)}" if each.since is not None and each.kind != "missing" else ""
-        head = Text.assemble(
-            (each.table, "bold"), f" {_keys(each.partitions)} ", (each.kind, style), f"{since}: {each.reason}"
-        )
+        why = f": {each.reason}" if each.reason else ""
+        head = Text.assemble((each.table, "bold"), f" {_keys(each.partitions)} ", (each.kind, style), since, why)
         parts += [_indented(head, 2), _indented(Text(f"-> {each.then}", style="dim"), 4)]
     if len(concerns) > 2 * _NAMED:
         parts.append(_indented(Text(f"and {len(concerns) - 2 * _NAMED} more: --json shows them all"), 2))

@@ -21,6 +21,7 @@ from typing import Any
 from medallion.attempts import records
 from medallion.errors import TableUnreadable
 from medallion.evidence import EvidenceReader
+from medallion.failpoints import reach
 from medallion.horizon import read_horizon, shown_duration, table_properties
 from medallion.lake import Lake
 from medallion.log import FORMAT, Listing, list_log, named_files, read_entry
@@ -270,8 +271,11 @@ def vacuum(lake: Lake, plan: Vacuum) -> Vacuumed:
         return Vacuumed("", (), ())
     for _, now in work:
         _make_readable(lake, now)
+    reach("vacuum checkpoints written")
     record = _record(lake, plan)
+    reach("vacuum recorded")
     entries = [name for planned, now in work for name in _take_entries(lake, planned, now)]
+    reach("vacuum entries taken")
     files = [
         f"{planned.table}/{path}"
         for planned, now in work

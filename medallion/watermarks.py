@@ -119,7 +119,7 @@ def watermarks(
         committed = set(snapshot.files)
         mine = covered[table.path] = _mark(table, STAGES[table.layer], committed)
         if table.layer == "bronze" and landing is not None:
-            delivered = {*landing.present(table), *table.closed}
+            delivered = _delivered(table, landing)
             source = _mark(table, STAGES["source"], delivered)
             marks.append(source)
             late = delivered - committed
@@ -130,6 +130,13 @@ def watermarks(
         marks.append(mine)
         lags += _lags(table, snapshot, known, covered)
     return Watermarks(tuple(marks), tuple(lags))
+
+
+def _delivered(table: Table, landing: LandingZone) -> set[str]:
+    """What has a file, and what will have none and has been passed by one that has."""
+    keys, present = table.partition.keys(), landing.present(table)
+    passed = max((keys.index(key) for key in present), default=-1)
+    return {*present, *(key for key in table.closed if keys.index(key) < passed)}
 
 
 def _mark(table: Table, stage: str, there: Set[str]) -> Watermark:

@@ -15,15 +15,16 @@ __all__ = ["backup", "promote", "recover", "restore_copy"]
 
 @click.command()
 @click.argument("to")
+@click.option("--keep", type=click.IntRange(min=1), help="Afterwards forget all manifests but the newest N.")
 @click.option("--check", is_flag=True, help="Read the newest manifest's bytes instead, and tell what is damaged.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.pass_obj
-def backup(settings: Settings, to: str, *, check: bool, as_json: bool) -> None:
+def backup(settings: Settings, to: str, *, keep: int | None, check: bool, as_json: bool) -> None:
     """Copy what is new of the lake to TO: a folder outside of it, or s3://bucket/prefix."""
     from dataclasses import asdict
 
     from medallion.backup import backup as make
-    from medallion.backup import check_backup, read_manifest
+    from medallion.backup import check_backup, prune, read_manifest
     from medallion.store import open_place
 
     if check:
@@ -42,12 +43,13 @@ def backup(settings: Settings, to: str, *, check: bool, as_json: bool) -> None:
     except MedallionError:  # the lake answers alone
         project = None
     done = make(lake, to, project=project)
+    pruned = prune(open_place(to), keep) if keep is not None else ()
     tables = {table: asdict(cut) for table, cut in done.manifest.tables.items()}
     if as_json:
         told = {
             "manifest": done.manifest.name, "at": done.manifest.at, "tables": tables,
             "files": len(done.manifest.files), "bytes": done.manifest.size,
-            "copied_files": done.copied, "copied_bytes": done.copied_bytes,
+            "copied_files": done.copied, "copied_bytes": done.copied_bytes, "forgotten": list(pruned),
         }  # fmt: skip
         click.echo(json.dumps(told, indent=2))
         return
@@ -57,6 +59,8 @@ def backup(settings: Settings, to: str, *, check: bool, as_json: bool) -> None:
         f"{done.copied:,} of {len(done.manifest.files):,} files were new, {done.copied_bytes:,} bytes. What was "
         f"committed by {done.manifest.at} is in {done.manifest.name}"
     )
+    for name in pruned:
+        click.echo(f"forgotten: {name}")
 
 
 @click.command()
@@ -100,11 +104,11 @@ def restore_copy(source: str, into: str, manifest: str | None, *, as_json: bool)
 @click.pass_obj
 def promote(settings: Settings, reason: str) -> None:
     """Let a verified copy take the place of the lake that was lost: from now on it publishes."""
-    from medallion.isolation import promote as decide
+    from medallion.recovery import promote_copy
 
     lake = settings.lake()
     at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    told = decide(lake.root, reason=reason, at=at, durable=lake.durable)
+    told = promote_copy(lake, reason=reason, at=at)
     click.echo(
         f"{lake.root} publishes from now on. It holds what was committed by {told['at']}; replay what came after."
     )

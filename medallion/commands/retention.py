@@ -135,6 +135,7 @@ def show(settings: Settings, *, as_json: bool) -> None:
 
 
 def _print_report(report: object) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
@@ -143,14 +144,14 @@ def _print_report(report: object) -> None:
     from medallion.watch import HorizonReport
 
     assert isinstance(report, HorizonReport)
-    table = Table(title=f"Recovery horizon {shown_duration(report.horizon)}")
-    for name in ("table", "back to version", "current since", "held", "sources from", "lag"):
-        table.add_column(name)
+    table = Table(box=SIMPLE_HEAD, title=f"Recovery horizon {shown_duration(report.horizon)}", title_justify="left")
+    for name in ("table", "back to", "version", "held", "sources from", "lag"):
+        table.add_column(name, no_wrap=name in {"table", "back to"})
     for each in report.tables:
         table.add_row(
             each.table,
-            f"{each.oldest_version} of {each.version}",
             f"{each.oldest_at:%Y-%m-%d %H:%M}",
+            f"{each.oldest_version} of {each.version}",
             ranges(each.held) or "-",
             each.source_position or "-",
             "-" if each.lag is None else shown_duration(each.lag),

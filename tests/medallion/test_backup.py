@@ -3,13 +3,16 @@
 import datetime as dt
 import hashlib
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from medallion.backup import Manifest, backup, check_backup, manifests, object_place, read_manifest
+from medallion import ledger
+from medallion.backup import Manifest, backup, check_backup, manifests, object_place, prune, read_manifest
 from medallion.cli import cli
 from medallion.errors import BackupRefused, IsolatedCopy, UnknownTable
 from medallion.evidence import read_held
@@ -19,10 +22,11 @@ from medallion.lake import Lake
 from medallion.log import list_log
 from medallion.outcomes import Blocked, Committed, Failed, Unchanged
 from medallion.project import Project
-from medallion.recovery import restore_backup, verify_copy
+from medallion.recovery import promote_copy, restore_backup, verify_copy
 from medallion.refine import Run, refine
 from medallion.retention import pins
 from medallion.sources import LandingZone
+from medallion.vacuum import plan_vacuum, vacuum
 from tests.builders import (
     DAYS,
     FIRST,
@@ -37,7 +41,7 @@ from tests.builders import (
     refine_all,
     rows_of,
 )
-from tests.medallion.test_retention import correct, digest_at, names, save
+from tests.medallion.test_retention import correct, digest_at, later, names, save
 
 
 @pytest.fixture
@@ -77,7 +81,10 @@ def test_a_lake_whose_root_is_deleted_comes_back_verified_and_the_backfill_goes_
     assert recovered.seconds > 0
     there = reopened(copy, run.landing)
     assert set(there.lake.pin("silver/orders", shop.orders.partition).files) == set(DAYS[:3])
-    promote(there.lake.root, reason="the disk is gone", at="2017-03-02T00:00:00+00:00")
+    promote_copy(there.lake, reason="the disk is gone", at="2017-03-02T00:00:00+00:00")
+    told = ledger.read(there.lake, {"recovered"}).filter(pipeline_name="silver/orders").row(0, named=True)
+    assert done.manifest.at in told["reason"]  # the recovery point
+    assert 0 < told["rto_observed"] <= recovered.seconds + 1  # and the time that it took
     reports = refine_all(shop, there, DAYS[:4])
     outcomes = {key: type(outcome) for key, outcome in reports["silver/orders"].outcomes.items()}
     assert outcomes == {**dict.fromkeys(DAYS[:3], Unchanged), DAYS[3]: Committed}
@@ -300,3 +307,40 @@ def test_restore_takes_a_backup_as_a_whole_or_not_at_all(built, place, tmp_path)
     done = CliRunner().invoke(cli, [*words, "--into", str(tmp_path / "copy")])
     assert done.exit_code == 0, done.output
     assert "is an isolated copy" in done.output
+
+
+def test_an_isolated_copy_is_not_vacuumed(built, place, tmp_path):
+    backup(built.lake, place)
+    restore_backup(place, tmp_path / "copy")
+    copy = Lake(tmp_path / "copy", durable=False)
+    with pytest.raises(IsolatedCopy):
+        vacuum(copy, plan_vacuum(copy, later()))
+
+
+def test_old_manifests_are_forgotten_and_the_newer_ones_can_still_be_restored(built, shop, place, tmp_path):
+    for price in ("3", "4", "5"):
+        correct(shop, built, FIRST, price)
+        vacuum(built.lake, plan_vacuum(built.lake, later()))
+        backup(built.lake, place)
+    held = len(list(place.rglob("*")))
+    assert len(prune(place, 1)) == 2
+    assert len(list(place.rglob("*"))) == held - 2  # the bytes are too young: another backup may be under way
+    then = time.time() - 48 * 3600
+    for path in (place / "objects").rglob("*"):
+        os.utime(path, (then, then))
+    assert prune(place, 1) == ()
+    assert len(list(place.rglob("*"))) < held - 2
+    assert len(manifests(place)) == 1
+    restore_backup(place, tmp_path / "copy")
+    assert tables_of(Lake(tmp_path / "copy")) == tables_of(built.lake)
+
+
+@pytest.mark.parametrize("pattern", ["silver/orders/day=*/*.parquet", "bronze/products/_sources/*"])
+def test_what_is_damaged_is_not_backed_up_as_if_it_were_whole(built, place, pattern):
+    path = next(iter(sorted(Path(str(built.lake.root)).glob(pattern))))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BackupRefused, match="not what its name promises"):
+        backup(built.lake, place)
+    assert manifests(place) == []

@@ -21,10 +21,12 @@ from medallion.horizon import DEFAULT, parse_duration, read_horizon, shown_durat
 from medallion.lake import Lake
 from medallion.log import list_log
 from medallion.outcomes import Blocked, Committed, Failed, Unchanged
+from medallion.past_states import of_savepoint
 from medallion.project import Project
 from medallion.publication import reconcile
 from medallion.recoverable import last_vacuum, ranges
 from medallion.refine import Run, refine
+from medallion.restore import RECOVERED, restore
 from medallion.retention import set_horizon
 from medallion.savepoints import create
 from medallion.store import relative, tables
@@ -37,9 +39,11 @@ from tests.builders import (
     LAST,
     SECOND,
     Shop,
+    land_everything,
     land_orders,
     land_products,
     make_run,
+    make_shop,
     order,
     orders_of,
     refine_all,
@@ -123,6 +127,24 @@ def test_savepoints_read_alike_after_a_vacuum_past_the_horizon_and_other_version
             assert f"Recoverable are {there}" in str(told.value)
     with pytest.raises(NotRecoverable, match="there is no such version"):
         fresh.open("silver/orders", orders.latest + 1)
+
+
+def test_after_vacuum_the_lake_returns_to_a_savepoint_and_to_nothing_else(built, shop, folder):
+    project = Project(shop.tables)
+    save(shop, built.lake, "good")
+    want = {table: digest_at(built.lake, table) for table in names(built.lake)}
+    for price in ("3", "4"):
+        correct(shop, built, FIRST, price)
+    vacuum(built.lake, plan_vacuum(built.lake, later()))
+    stands = {table: digest_at(built.lake, table) for table in want}
+    words = ["--lake", str(built.lake.root), "restore", "--table", "silver/orders", "--to-version", "2"]
+    refused = CliRunner().invoke(cli, words)
+    assert isinstance(refused.exception, NotRecoverable)
+    assert "older than the recovery horizon of 30d" in str(refused.exception)
+    assert {table: digest_at(built.lake, table) for table in want} == stands
+    done = restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="a test")
+    assert done.outcome == RECOVERED, done.differences
+    assert {table: digest_at(built.lake, table) for table in want} == want
 
 
 def test_what_vacuum_announces_is_what_it_takes_and_it_keeps_a_record(aged):
@@ -399,3 +421,28 @@ def test_the_keys_of_gaps_may_not_leave_their_folder(built):
 
     with pytest.raises(UnknownPartition):
         record_gap(built.lake, "bronze/orders", "../../x", "why", "2017-03-01T00:00:00+00:00")
+
+
+def test_the_words_for_the_horizon_and_for_gaps(folder, monkeypatch):
+    run = make_run(folder)
+    land_everything(run)
+    refine_all(make_shop(), run)
+
+    def said(*words: str, status: int = 0) -> str:
+        done = CliRunner().invoke(cli, list(words), env={"COLUMNS": "140"})
+        assert done.exit_code == status, done.output
+        return done.output
+
+    assert "The recovery horizon is 60d" in said("retention", "set", "60d")
+    assert read_horizon(run.lake.root) == dt.timedelta(days=60)
+    assert "bronze/orders" in said("retention", "show")
+    assert json.loads(said("retention", "show", "--json"))["horizon"] == "60d"
+    monkeypatch.setattr("medallion.commands.retention._now", lambda: later(dt.timedelta(days=59)))
+    land_orders(run, FIRST, [order(1, 1, 5)])
+    refine(make_shop().raw_orders, [FIRST], run)
+    assert "has not taken in bronze/orders 2017-01-30" in said("retention", "show", status=1).replace("\n", " ")
+    gap = ("retention", "gap", "bronze/orders", FIRST, "--reason")
+    assert "is recorded as an irrecoverable gap" in said(*gap, "the till was wiped")
+    assert irrecoverable(run.lake, "bronze/orders") == {FIRST: "the till was wiped"}
+    assert "is no gap any more" in said(*gap, "it was found", "--close")
+    assert irrecoverable(run.lake, "bronze/orders") == {}

@@ -30,6 +30,7 @@ from tests.builders import (
     land_orders,
     land_products,
     make_run,
+    make_shop,
     order,
     orders_of,
     pin,
@@ -188,6 +189,17 @@ def test_k2_a_blocked_day_stays_until_it_is_resolved_whatever_passes_after_it(ru
     build(project, run)
     assert kinds(look(project, run)) == []
     assert shown()[0] == 0
+
+
+def test_a_blocked_day_of_which_an_input_changes_still_says_by_what_it_was_blocked(run, project):
+    land_orders(run, THIRD, [order(29, quantity=0)])
+    build(project, run, THIRD)
+    land_products(run, {1: "BAKERY", 2: "CHEESE", 3: "FUEL"})
+    build_only(project, run, "bronze/products", "silver/products")
+    concern = next(each for each in look(project, run).concerns if each.table == "silver/orders")
+    assert (concern.kind, concern.partitions, concern.needs_person) == ("stale", (THIRD,), True)
+    assert "blocked: by" in concern.reason
+    assert "when it was tried last" in concern.reason
 
 
 def test_approving_a_blocked_day_resolves_it_and_leaves_what_follows_to_be_replayed(run, project):
@@ -459,6 +471,19 @@ def test_a_verification_is_the_proof_until_something_is_committed(run, project):
     land_orders(run, SECOND, orders_of(SECOND)[:1])
     build_only(project, run, "bronze/orders")
     assert "Since then 1 partition was committed" in shown()[1]
+
+
+def test_a_closed_day_that_has_not_come_yet_is_no_concern(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
+    shop = make_shop(closed={LAST: "a holiday"})
+    land_products(run, {1: "BAKERY", 2: "DAIRY"})
+    for day in (FIRST, SECOND):
+        land_orders(run, day, orders_of(day))
+    project = Project(shop.tables)
+    build(project, run, FIRST, SECOND)
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=400)
+    found = status(project, run.lake, run.landing, now=later)
+    assert not [each for each in found.concerns if LAST in each.partitions]
 
 
 def test_watching_shows_it_again_until_it_is_interrupted(run, folder):

@@ -7,7 +7,7 @@ import pytest
 from medallion.backup import check_backup, manifests, read_manifest
 from medallion.errors import BackupRefused, IsolatedCopy
 from medallion.evidence import EvidenceReader
-from medallion.failpoints import BACKUP_POINTS
+from medallion.failpoints import UPKEEP_POINTS
 from medallion.isolation import isolation, promote
 from medallion.lake import Lake
 from medallion.recovery import restore_backup, verify_copy
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("point", [point for point in BACKUP_POINTS if point.startswith("backup")])
+@pytest.mark.parametrize("point", [point for point in UPKEEP_POINTS if point.startswith("backup")])
 def test_a_backup_killed_anywhere_leaves_the_ones_before_and_the_next_goes_on(folder: Path, workers: Nursery, point):
     assert workers.start("backup", folder).wait() == 0
     before = manifests(folder / "backup")
@@ -42,7 +42,7 @@ def test_a_backup_killed_anywhere_leaves_the_ones_before_and_the_next_goes_on(fo
     assert contents(folder / "copy") == contents(folder / "lake")
 
 
-@pytest.mark.parametrize("point", [point for point in BACKUP_POINTS if point.startswith("copy")])
+@pytest.mark.parametrize("point", [point for point in UPKEEP_POINTS if point.startswith("copy")])
 def test_a_recovery_killed_anywhere_publishes_nothing_and_is_gone_on_with(folder: Path, workers: Nursery, point):
     assert workers.start("backup", folder).wait() == 0
     assert workers.start("recover", folder, points=f"{point}=kill").wait() == -9

@@ -6,6 +6,7 @@ runs a query itself: polars' and deltalake's threads start with the first one, a
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ from medallion.project import Project
 from medallion.recovery import restore_backup
 from medallion.refine import Run, refine
 from medallion.restore import restore, resume
+from medallion.vacuum import plan_vacuum, vacuum
 from tests.protocol.shop import Shop, build, make_run
 
 _ROOT = Path(__file__).parents[2]
@@ -126,6 +128,10 @@ def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[
     """Run an operation; what became of each partition of each table."""
     if operation == "backup":
         backup(Lake(folder / "lake"), folder / "backup", project=Project(Shop().tables))
+        return {}
+    if operation == "vacuum":
+        lake = Lake(folder / "lake", durable=False)
+        vacuum(lake, plan_vacuum(lake, dt.datetime.now(dt.UTC) + dt.timedelta(days=31)))
         return {}
     if operation == "recover":
         restore_backup(folder / "backup", folder / "copy")

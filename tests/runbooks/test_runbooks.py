@@ -17,7 +17,7 @@ from medallion.failpoints import armed
 from medallion.lake import Lake
 from medallion.refine import refine
 from tests.runbooks.book import Book, sections
-from tests.runbooks.conftest import DAYS, FEED, ROOT, Shop
+from tests.runbooks.conftest import DAYS, ROOT, Shop
 
 FIRST, SECOND, THIRD, FOURTH, LAST = DAYS
 
@@ -29,7 +29,6 @@ def back_up(shop: Shop) -> str:
 
 
 def test_a_bad_deploy_found_days_later(shop):
-    shop.build(DAYS[:3])
     shop.save("good")
     want = shop.contents()
     shop.deploy(2, 'return raw.with_columns(price=pl.col("price") + "0")')  # ten times too much
@@ -39,18 +38,17 @@ def test_a_bad_deploy_found_days_later(shop):
     assert shop.contents() != want
     book = Book("A bad deploy is found days later", {"TABLE": "silver/orders", "KEY": FIRST, "SAVEPOINT": "good"})
     book.until("medallion plan --save")
-    assert (
-        "2 partitions differ" in book.said["medallion diff $TABLE $SAVEPOINT"]
-        or "3 partitions differ" in book.said["medallion diff $TABLE $SAVEPOINT"]
-    )
+    assert "3 partitions differ" in book.said["medallion diff $TABLE $SAVEPOINT"]
     shop.deploy(3)
     book.rest()
     now = shop.contents()
-    for table, contents in want.items():
+    for table in ("bronze/orders", "silver/orders", "gold/daily"):  # a refused row names its batch, and so its revision
+        contents = want[table]
         assert {key: now[table].get(key) for key in DAYS[:4]} == {key: contents.get(key) for key in DAYS[:4]}
     assert now["silver/orders"][LAST] != want["silver/orders"][LAST]  # what came since is kept
     told = json.loads(book.said["medallion diff $TABLE $SAVEPOINT --json"])
-    assert [each["key"] for each in told["partitions"]] == [LAST]
+    changed = [each["key"] for each in told["partitions"] if each["added"] + each["removed"] + each["changed"]]
+    assert changed == [LAST]
 
 
 def test_a_wrong_update_was_published(shop):
@@ -114,7 +112,7 @@ def test_the_disk_is_full(shop):
     other = Shop(shop.folder, shop.feed.parent.name)
     other.root = shop.folder / "from scratch"
     other.build()
-    assert {key: each for key, each in shop.contents().items()} == other.contents()
+    assert shop.contents() == other.contents()
 
 
 def test_dagsters_instance_is_lost(shop, monkeypatch, tmp_path):
@@ -123,7 +121,7 @@ def test_dagsters_instance_is_lost(shop, monkeypatch, tmp_path):
     book = Book("Dagster's instance is lost", {"TABLE": "gold/daily", "KEY": FIRST})
     book.rest()
     assert shop.versions() == want
-    assert "dagster" not in {name for name in sys.modules if name == "dagster"} or not (tmp_path / "gone").exists()
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_backfill_is_stuck(shop):
@@ -150,7 +148,7 @@ for table in load_project(feeds_of(Path({str(shop.folder)!r}))).tables:
         time.sleep(0.01)
     (record,) = records(Lake(shop.root).root / "silver/orders")
     assert record.pid == process.pid
-    book = Book("A backfill is stuck", {"PID": str(process.pid)})
+    book = Book("A backfill is stuck", {"PID": str(process.pid), "TABLE": "silver/orders"})
     book.until("medallion plan")
     assert process.wait(10) == -signal.SIGKILL
     assert str(process.pid) in book.said["medallion status"]
@@ -160,12 +158,11 @@ for table in load_project(feeds_of(Path({str(shop.folder)!r}))).tables:
 
 @pytest.mark.parametrize("with_backup", [True, False], ids=["the entry is in the backup", "the entry is younger"])
 def test_a_log_is_damaged(shop, with_backup):
-    if not with_backup:
-        place = back_up(shop)
+    place = back_up(shop)
     shop.land(THIRD, [3, 3, 3])
     shop.build([THIRD])
     if with_backup:
-        place = back_up(shop)
+        back_up(shop)
     want = shop.contents()
     newest = max((shop.root / "silver/orders/_delta_log").glob("*.json"))
     newest.write_bytes(newest.read_bytes()[:-30])
@@ -182,15 +179,8 @@ def test_every_runbook_is_carried_out_by_a_test():
     assert missing == []
 
 
-def test_every_runbook_ends_with_the_proof():
+def test_every_runbook_proves_what_it_has_done():
+    words = ("medallion verify", "medallion --lake $NEW_ROOT verify", "medallion check-lake")
     for heading, commands in sections().items():
-        if heading == "Runbooks":
-            continue
-        assert any(
-            command.startswith(("medallion verify", "medallion --lake $NEW_ROOT verify", "medallion check-lake"))
-            for command in commands[-4:]
-        )
-
-
-def test_the_feed_of_these_tests_is_a_feed():
-    assert "bronze(" in FEED
+        proof = [command for command in commands[-4:] if command.startswith(words)]
+        assert proof or heading == "Runbooks"
