@@ -124,7 +124,7 @@ def test_every_savepoint_of_a_history_with_concurrent_writers_is_closed_under_li
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@settings(_SETTINGS, max_examples=80)
+@settings(_SETTINGS, max_examples=30)
 @given(shares=st.lists(work, min_size=2, max_size=4), crash=st.sampled_from([None, *_BETWEEN]))
 def test_every_savepoint_of_many_histories_with_concurrent_writers_is_closed_under_lineage(shares, crash):
     _law(shares, crash)
