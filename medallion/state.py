@@ -306,7 +306,7 @@ def _failures(lake: Lake) -> dict[str, dict[str, Reason]]:
     return found
 
 
-_WAITING = ("INPUT_NOT_COMMITTED", "SOURCE_MISSING", "SUPERSEDED")
+_WAITING = ("INPUT_NOT_COMMITTED", "SUPERSEDED")
 """What is no failure of the partition's own: there was nothing to build it from, or another attempt built it."""
 
 
