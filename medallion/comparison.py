@@ -6,6 +6,7 @@ Where a row came from (the columns that bronze adds, the batch that refused it) 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ def compare_snapshots(table: Table, before: Snapshot, after: Snapshot, names: tu
         [_change(key, before, after, counts[key]) for key in differing],
         len({**before.files, **after.files}) - len(differing),
         {name: count for name, count in columns.items() if count},
-        {name: both for name, both in totals.items() if both[0] != both[1]},
+        {name: both for name, both in totals.items() if not _same(*both)},
         examples,
     )
 
@@ -145,6 +146,13 @@ def _change(key: str, before: Snapshot, after: Snapshot, counts: Mapping[str, in
     return PartitionChange(
         key, kind, before.rows(key), after.rows(key), counts[ADDED], counts[REMOVED], counts[CHANGED]
     )
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Whether two totals are the same but for the order in which floats were added."""
+    if isinstance(before, float) or isinstance(after, float):
+        return math.isclose(before, after, rel_tol=1e-12) or (math.isnan(before) and math.isnan(after))
+    return bool(before == after)
 
 
 def _key(table: Table, before: Snapshot, after: Snapshot) -> tuple[str, ...]:

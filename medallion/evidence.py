@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -105,7 +105,8 @@ class Evidence:
         """
         try:
             plain = json.loads(data)
-            check_format(plain.pop("format"), f"the evidence at {where}")
+            if (written := plain.pop("format")) != FORMAT:  # what is said then costs more than reading
+                check_format(written, f"the evidence at {where}")
             plain["verdict"] = Verdict.from_dict(plain["verdict"])
             plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
             return cls(**plain)
@@ -147,6 +148,7 @@ class EvidenceReader:
         self._folder: Place = table / _FOLDER
         self._packed: dict[str, tuple[bytes, Place]] | None = None
         self._alone: frozenset[str] = frozenset()
+        self._known: frozenset[str] | None = None
 
     def __call__(self, batch_id: str) -> Evidence | None:
         """The document of a batch; None if it is gone."""
@@ -160,6 +162,20 @@ class EvidenceReader:
                 self._packed = self._unpack()
             line, pack = self._packed.get(batch_id, (None, path))
             return None if line is None else Evidence.from_json(line, pack)
+
+    def known(self) -> frozenset[str]:
+        """The batches of which there is a document. Looks at every name once, as :meth:`several` does."""
+        if self._known is None:
+            if self._packed is None:
+                self._packed = self._unpack()
+            self._known = self._alone | self._packed.keys()
+        return self._known
+
+    def several(self, batch_ids: Iterable[str]) -> dict[str, Evidence]:
+        """The documents of many batches; those that are gone are not among them."""
+        known = self.known()
+        found = {batch_id: self(batch_id) for batch_id in batch_ids if batch_id in known}
+        return {batch_id: each for batch_id, each in found.items() if each is not None}
 
     def all(self) -> Iterator[Evidence]:
         """Every document there is, of live batches and of others.

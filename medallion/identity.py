@@ -18,7 +18,7 @@ from medallion.inputs import Pinned
 from medallion.lake import Snapshot
 from medallion.partitions import Whole
 from medallion.sources import Landed
-from medallion.stale import code_change
+from medallion.stale import code_change, contract_digest
 from medallion.tables import Table
 
 __all__ = ["Basis", "Changes", "batch_id_of", "refined_batch_id", "source_batch_id"]
@@ -134,6 +134,14 @@ class Basis:
             for name, pinned in self.inputs.items()
             if pinned.counts_whole
         }
+
+    def batch_id(self, key: str) -> str:
+        """Names what a partition is made of, if the table has no references: those count by what its rows use."""
+        return refined_batch_id(self.table, key, self._contract, self.inputs_of(key), {})
+
+    @cached_property
+    def _contract(self) -> str:
+        return contract_digest(self.table)
 
     def whole_references(self) -> dict[str, dict[str, Any]]:
         """By input or contract column that counts by what is used of it: the table, its version and its content."""

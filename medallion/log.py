@@ -323,20 +323,15 @@ def oldest_version(table: Place, version: int | None) -> int | None:
     """
     if version is None:
         return None
-    log = table / "_delta_log"
-    entries = {int(path.stem) for path in log.glob("*.json") if path.stem.isdigit()}
-    first = version + 1
-    while first - 1 in entries:
-        first -= 1
-    # A version is built from a checkpoint and the entries after it, or from all entries.
-    checkpoints = {int(path.name[:20]) for path in log.glob("*.checkpoint*.parquet")}
-    oldest = 0 if first == 0 else min((each for each in checkpoints if first - 1 <= each <= version), default=version)
-    stands = _listing(table)
-    for each in range(version, oldest, -1):
-        for line in (log / f"{each:020}.json").read_text(encoding="utf-8").splitlines():
-            if line.startswith(_REMOVE) and not stands(json.loads(line)["remove"]["path"]):
-                return each  # a version before it needs the file
-    return oldest
+    listing = list_log(table / "_delta_log")
+    readable, stands = set(listing.readable()), _listing(table)
+    # A version can be read if the one after it can, and if what that one took away is still there.
+    while version - 1 in readable and version in listing.entries:
+        lines = listing.entries[version].read_text(encoding="utf-8").splitlines()
+        if not all(stands(json.loads(line)["remove"]["path"]) for line in lines if line.startswith(_REMOVE)):
+            break
+        version -= 1
+    return version
 
 
 def _listing(table: Place) -> Callable[[str], bool]:

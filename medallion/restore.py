@@ -61,11 +61,13 @@ class Restored:
         overtaken: partitions that somebody else committed meanwhile, by table, with what happened.
         differences: where a table holds something else than it was to, and what verification found.
         stale: partitions that are not what their inputs and code would make of them, by table, with the reason.
-        replaced, dropped: how many partitions of each table.
+        replaced, dropped: the partitions that got other files, and those that were emptied, by table; without
+            quarantines.
         versions: of the tables that were committed.
         files, rows: that were put back.
         id: names the restore in its commits.
         scope, volume: of each table, which partitions, and how many rows were put back.
+        as_of: when the restored state was current, as far as that is known.
         decided_at, completed_at: by the clock of whoever ran it; the difference is the observed recovery time.
     """
 
@@ -79,8 +81,8 @@ class Restored:
     decided_at: str
     completed_at: str
     versions: Mapping[str, int | None] = field(default_factory=dict)
-    replaced: Mapping[str, int] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    replaced: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dropped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     files: int = 0
     rows: int = 0
     overtaken: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -89,6 +91,20 @@ class Restored:
     id: str = ""
     scope: Mapping[str, str] = field(default_factory=dict)
     volume: Mapping[str, int] = field(default_factory=dict)
+    as_of: str | None = None
+
+    @property
+    def given_up(self) -> float | None:
+        """Seconds of committed work that is not current any more: from the restored state to the decision (RPO)."""
+        if self.as_of is None:
+            return None
+        return (dt.datetime.fromisoformat(self.decided_at) - dt.datetime.fromisoformat(self.as_of)).total_seconds()
+
+    @property
+    def to_replay(self) -> dict[str, list[str]]:
+        """The bronze partitions that lost a later delivery; its bytes are kept, and replay takes them in again."""
+        lost = {path: [*self.replaced[path], *self.dropped[path]] for path in self.replaced}
+        return {path: keys for path, keys in lost.items() if keys and path.startswith("bronze/")}
 
     @property
     def seconds(self) -> float:
@@ -127,7 +143,7 @@ def restore(
     contents = {path: _contents(snapshot) for path, snapshot in goal.snapshots.items()}
     intent = Intent(
         0, uuid.uuid4().hex, goal.target, goal.savepoint, before, reason, run_id, decided, moves, contents,
-        Claim(None, 0),
+        Claim(None, 0), goal.as_of.isoformat() if goal.as_of is not None else None,
     )  # fmt: skip
     with record(lake, intent) as numbered:
         reach("restore recorded")
@@ -205,8 +221,8 @@ def _carry_out(project: Project, lake: Lake, intent: Intent, clock: Clock) -> Re
         decided_at=intent.decided_at,
         completed_at=clock().isoformat(),
         versions=versions,
-        replaced={path: sum(bool(_goal(m, way)[1]) for m in some) for path, some in moves.items()},
-        dropped={path: sum(not _goal(m, way)[1] for m in some) for path, some in moves.items()},
+        replaced={path: [m.key for m in some if _goal(m, way)[1]] for path, some in moves.items()},
+        dropped={path: [m.key for m in some if not _goal(m, way)[1]] for path, some in moves.items()},
         files=sum(map(len, wanted.values())),
         rows=sum(file.rows for files in wanted.values() for file in files),
         overtaken=overtaken,
@@ -215,6 +231,7 @@ def _carry_out(project: Project, lake: Lake, intent: Intent, clock: Clock) -> Re
         id=intent.id,
         scope={path: _scope(some) for path, some in moves.items()},
         volume={path: sum(file.rows for file in wanted.get(path, ())) for path in moves},
+        as_of=intent.as_of,
     )
     settle(lake, intent, asdict(told))
     ledger.record(lake, recovery_rows(asdict(told)))

@@ -91,6 +91,7 @@ class Intent:
         moves: the partitions that differ, by table; those of a quarantine under its own name.
         contents: what each whole table is to hold: the content digests of its partitions.
         claim: whose it is now.
+        as_of: when the state was current that is restored, as far as that is known.
     """
 
     number: int
@@ -104,6 +105,7 @@ class Intent:
     moves: Mapping[str, tuple[Move, ...]]
     contents: Mapping[str, Mapping[str, str]]
     claim: Claim
+    as_of: str | None = None
 
     @property
     def is_running(self) -> bool:
@@ -231,7 +233,7 @@ def _at_work(lake: Lake, intent: Intent) -> Iterator[None]:
         yield
     except RestoreUnfinished:
         raise  # it is somebody else's
-    except Exception:
+    except (Exception, KeyboardInterrupt, SystemExit):
         with suppress(Exception):  # the store may be what failed; then it is free when this process has ended
             _write_claim(lake, intent.number, Claim(None, time.time(), intent.claim.direction))
         raise

@@ -124,7 +124,7 @@ class Savepoint:
         """The document; it names itself by a digest, so that a damaged one is told from a whole one."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain["tables"] = {path: _to_plain(table) for path, table in self.tables.items()}
-        return json.dumps({**plain, "digest": digest(plain)}, sort_keys=True).encode()
+        return json.dumps({**plain, "digest": digest(plain)}).encode()  # tables stay in the order of lineage
 
     @classmethod
     def from_json(cls, data: bytes, where: Place) -> Savepoint:

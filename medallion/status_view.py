@@ -18,7 +18,7 @@ from medallion.concerns import Concern
 from medallion.differences import RECONCILED
 from medallion.status import Status, TableStatus
 
-__all__ = ["render", "to_dict"]
+__all__ = ["answers", "render", "to_dict"]
 
 _WIDE = 110
 """Columns of a terminal from which the tables are told with everything."""
@@ -29,12 +29,7 @@ _NAMED = 6
 def render(status: Status, width: int = 80) -> RenderableType:
     """For a terminal of some width: the four questions, every table, what needs somebody, and what is under way."""
     parts: list[RenderableType] = []
-    for question, answer in (
-        ("Where am I?", _where(status)),
-        ("What have I committed?", _committed(status)),
-        ("Where can I safely return?", _return(status)),
-        ("Can I prove that the result is correct?", _proof(status)),
-    ):
+    for question, answer in answers(status).items():
         parts += [Text(question, style="bold"), *(_indented(Text(line), 2) for line in answer)]
     parts += [Text(""), _tables(status, wide=width >= _WIDE)]
     parts += _section("Needs somebody", [each for each in status.concerns if each.needs_person], status, "red")
@@ -49,6 +44,16 @@ def render(status: Status, width: int = 80) -> RenderableType:
             parts.append(_indented(Text(line), 2))
     parts += [Text(f"\n{note}", style="yellow") for note in status.notes]
     return Group(*parts)
+
+
+def answers(status: Status) -> dict[str, list[str]]:
+    """The four questions, each with the lines that answer it."""
+    return {
+        "Where am I?": _where(status),
+        "What have I committed?": _committed(status),
+        "Where can I safely return?": _return(status),
+        "Can I prove that the result is correct?": _proof(status),
+    }
 
 
 def _indented(text: Text, by: int) -> Padding:

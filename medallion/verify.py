@@ -92,14 +92,15 @@ def _ledger(
     at_odds = {(each.table, each.partition) for each in named}
 
     def asked(each: Contradiction) -> bool:
-        about = each.table in tables and (keys is None or each.partition is None or each.partition in keys)
-        return (about or each.table == ledger.PATH) and (each.table, each.partition) not in at_odds
+        mine = each.table in tables and (keys is None or each.partition is None or each.partition in keys)
+        return (mine or each.table == ledger.PATH) and (each.table, each.partition) not in at_odds
 
     try:
-        found = [each for each in contradictions(lake, project) if asked(each)]
+        about = Project(tuple(each for each in project.tables if each.path in tables))
+        found = [each for each in contradictions(lake, about) if asked(each)]
         if found:  # an attempt that has just committed tells the ledger next
             busy = {each.attempt for path in tables for each in records(lake.root / path) if each.is_alive}
-            again = set(contradictions(lake, project))
+            again = set(contradictions(lake, about))
             found = [each for each in found if each in again and each.attempt not in busy]
     except TableUnreadable as error:
         if any(each.kind in {Kind.TABLE_UNREADABLE, Kind.EVIDENCE_ALTERED, Kind.FILE_FOREIGN} for each in named):

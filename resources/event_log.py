@@ -7,11 +7,12 @@ Dagster's: without the entry in ``dagster.yaml`` the same files are read and wri
 Belongs here: how events reach the files. What they say is Dagster's.
 """
 
+import datetime as dt
 import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import groupby
 from operator import itemgetter
@@ -35,7 +36,8 @@ from dagster._core.storage.sqlite_storage import (
     _event_logs_directory,
 )
 from dagster._serdes import ConfigurableClassData
-from sqlalchemy import bindparam, create_engine, insert, select, update
+from dagster_shared.serdes import serialize_value
+from sqlalchemy import bindparam, create_engine, delete, insert, select, update
 from sqlalchemy import event as hooks
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
@@ -180,6 +182,41 @@ class PooledEventLog(SqliteEventLogStorage):
                     self.store_asset_check_event(event, event_id)
             if evaluations:
                 _store_evaluations(connection, evaluations)
+
+    def _store_asset_check_evaluation_planned(self, event: EventLogEntry, event_id: int | None) -> None:
+        """What Dagster does, but for one statement for all partitions, and the event serialized once for them."""
+        planned: Any = event.get_dagster_event().event_specific_data
+        subset = planned.partitions_subset
+        row = {
+            "asset_key": planned.asset_key.to_string(),
+            "check_name": planned.check_name,
+            "run_id": event.run_id,
+            "execution_status": AssetCheckExecutionRecordStatus.PLANNED.value,
+            "evaluation_event": serialize_value(event),
+            "evaluation_event_timestamp": dt.datetime.fromtimestamp(event.timestamp, dt.UTC).replace(tzinfo=None),
+            "evaluation_event_storage_id": event_id,
+        }
+        rows = [{**row, "partition": key} for key in (subset.get_partition_keys() if subset else [None])]
+        with self.index_connection() as connection:
+            connection.execute(insert(AssetCheckExecutionsTable), rows)
+
+    def withdraw_planned(self, run_id: str, checks: Collection[dg.AssetCheckKey]) -> None:
+        """Forget that a run wants to say something of each partition, for checks that will not speak of all of them.
+
+        Dagster shows a partition of which a planned check says nothing as skipped, in red; of one that is not planned
+        it shows what was said last.
+        """
+        table = AssetCheckExecutionsTable.c
+        with self.index_connection() as connection:
+            for check in checks:
+                connection.execute(
+                    delete(AssetCheckExecutionsTable).where(
+                        table.run_id == run_id,
+                        table.asset_key == check.asset_key.to_string(),
+                        table.check_name == check.name,
+                        table.execution_status == AssetCheckExecutionRecordStatus.PLANNED.value,
+                    )
+                )
 
     @contextmanager
     def _connect(self, shard: str) -> Iterator[Connection]:
@@ -349,6 +386,15 @@ _NEW_EVALUATION = insert(AssetCheckExecutionsTable).values(
 _PLANNED_EVALUATION = update(AssetCheckExecutionsTable).where(
     *(AssetCheckExecutionsTable.c[column].is_not_distinct_from(bindparam(name)) for column, name in _PLACE.items())
 )
+
+
+def withdraw_planned(instance: dg.DagsterInstance, run_id: str, checks: Collection[dg.AssetCheckKey]) -> bool:
+    """Withdraw what a run has planned of some checks; False, with nothing withdrawn, if the instance cannot."""
+    storage = instance.event_log_storage
+    if not isinstance(storage, PooledEventLog):
+        return False
+    storage.withdraw_planned(run_id, checks)
+    return True
 
 
 class _Database(NamedTuple):

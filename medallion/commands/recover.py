@@ -286,8 +286,8 @@ def _print_plan(planned: RestorePlan, *, as_json: bool) -> None:
         return
     _print_moves(
         f"A restore to {planned.goal.target} would put back {files:,} files, {rows:,} rows.",
-        {path: len(keys) for path, keys in planned.replaced.items()},
-        {path: len(keys) for path, keys in planned.dropped.items()},
+        planned.replaced,
+        planned.dropped,
         planned.stale,
     )
     for each in planned.damaged:
@@ -299,24 +299,32 @@ def _print_restored(told: Restored, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     if as_json:
-        click.echo(json.dumps({**asdict(told), "rto_seconds": told.seconds}, indent=2))
+        measured = {"rto_seconds": told.seconds, "rpo_seconds": told.given_up, "to_replay": told.to_replay}
+        click.echo(json.dumps({**asdict(told), **measured}, indent=2))
         return
     title = (
         f"Restore {told.number} to {told.target}: {told.outcome}. {told.files:,} files, {told.rows:,} rows put back; "
         f"{told.seconds:.1f} s from the decision to the proof."
     )
     _print_moves(title, told.replaced, told.dropped, told.stale)
-    for path, keys in told.overtaken.items():
-        for key, what in keys.items():
+    for path, lost in told.overtaken.items():
+        for key, what in lost.items():
             click.echo(f"not restored: {path} {key} {what}")
     for each in told.differences:
         click.echo(f"differs: {each}")
+    if told.given_up is not None:
+        click.echo(f"Commits of the {told.given_up:,.0f} s before the decision are no longer current.")
+    for path, keys in told.to_replay.items():
+        click.echo(f"Delivered since, kept, and to be replayed: {path}, {len(keys):,} partitions from {min(keys)} on")
     if told.savepoint_before:
         click.echo(f"What stood before: medallion restore --to {told.savepoint_before}")
 
 
 def _print_moves(
-    title: str, replaced: Mapping[str, int], dropped: Mapping[str, int], stale: Mapping[str, Mapping[str, str]]
+    title: str,
+    replaced: Mapping[str, Sequence[str]],
+    dropped: Mapping[str, Sequence[str]],
+    stale: Mapping[str, Mapping[str, str]],
 ) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -330,6 +338,7 @@ def _print_moves(
     for path in dict.fromkeys([*replaced, *dropped, *stale]):
         reasons = stale.get(path, {})
         first = next(iter(reasons.values()), "")
-        shown.add_row(path, f"{replaced.get(path, 0):,}", f"{dropped.get(path, 0):,}", f"{len(reasons):,}", first)
+        counts = [f"{len(each):,}" for each in (replaced.get(path, ()), dropped.get(path, ()), reasons)]
+        shown.add_row(path, *counts, first)
     if shown.row_count:
         console.print(shown)

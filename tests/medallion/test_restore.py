@@ -104,7 +104,7 @@ def test_a_partition_that_was_not_there_is_dropped_and_can_be_built_again(landed
     savepoints.create(project, landed.lake, "one-day")
     refine_all(shop, landed, [FIRST, SECOND])
     told = restore(project, landed.lake, of_savepoint(project, landed.lake, "one-day"), reason="test")
-    assert (told.outcome, told.dropped["silver/orders"], told.replaced["silver/orders"]) == (RECOVERED, 1, 0)
+    assert (told.outcome, told.dropped["silver/orders"], told.replaced["silver/orders"]) == (RECOVERED, [SECOND], [])
     assert list(pin(shop.orders, landed).files) == [FIRST]
     assert pin(shop.orders, landed).epoch(SECOND) == 2
     report = refine_all(shop, landed, [FIRST, SECOND])["silver/orders"]
@@ -428,6 +428,9 @@ def test_a_restore_completes_when_the_clock_of_the_decision_is_given(built: Run,
     decided = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=10)
     told = restore(project, built.lake, of_savepoint(project, built.lake, "good"), reason="test", decided_at=decided)
     assert 600 < told.seconds < 700
+    made = savepoints.read(built.lake, "good")
+    assert told.given_up == (decided - made.moment).total_seconds()
+    assert told.to_replay == {"bronze/products": ["all"], "bronze/orders": [SECOND]}
 
 
 def test_the_ledger_tells_of_restored_partitions_and_of_the_recovery_and_agrees_with_the_tables(
@@ -479,3 +482,31 @@ def test_a_batch_that_is_made_again_after_another_one_contradicts_no_row_of_its_
     land_products(built, {1: "BAKERY", 2: "DAIRY", 3: "FUEL"})
     refine_all(shop, built)  # the source took its correction back: the same batches, from later versions
     assert contradictions(built.lake, project) == []
+
+
+def test_a_partition_that_arrives_during_a_restore_stays_and_is_named(landed: Run, project, shop):
+    refine_all(shop, landed, [FIRST, SECOND])
+    savepoints.create(project, landed.lake, "two-days")
+    land_orders(landed, FIRST, [order(70)])
+    refine_all(shop, landed, [FIRST])
+    refine(shop.raw_orders, [THIRD], landed)
+    goal = of_savepoint(project, landed.lake, "two-days")
+    root = Path(str(landed.lake.root))
+    attempt, restoring = root / "attempt", root / "restoring"
+    other = Lake(root, durable=False)
+    told: list[Restored] = []
+    threads = [
+        threading.Thread(target=lambda: refine(shop.orders, [THIRD], landed)),
+        threading.Thread(target=lambda: told.append(restore(project, other, goal, reason="test"))),
+    ]
+    with armed(f"staged=pause({attempt});restore recorded=pause({restoring})"):
+        for thread, file in zip(threads, (attempt, restoring), strict=True):
+            thread.start()
+            while not file.with_name(f"{file.name}.reached").exists():
+                time.sleep(0.002)
+    for thread, file in zip(threads, (attempt, restoring), strict=True):
+        file.touch()
+        thread.join()
+    assert told[0].outcome == INCOMPLETE
+    assert any(each.startswith(f"silver/orders {THIRD} holds") for each in told[0].differences)
+    assert THIRD in pin(shop.orders, landed).files

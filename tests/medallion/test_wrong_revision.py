@@ -95,7 +95,7 @@ def test_a_wrong_revision_of_a_year_is_found_taken_back_and_proven(run: Run):
         good, lake, of_savepoint(good, lake, savepoint.name), reason="revision 2 is wrong", decided_at=decided
     )
     assert told.outcome == RECOVERED
-    assert told.replaced == {"silver/sales": 365, "gold/totals": 365}
+    assert {path: len(keys) for path, keys in told.replaced.items()} == {"silver/sales": 365, "gold/totals": 365}
     assert contents(lake, good) == before
     assert verify(good, lake).reconciled
     assert told.stale == {}

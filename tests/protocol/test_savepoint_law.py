@@ -116,7 +116,7 @@ def _law(shares: list[list[tuple[str, list[int]]]], crash: str | None) -> None:
 _SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
-@settings(_SETTINGS, max_examples=6)
+@settings(_SETTINGS, max_examples=4)
 @given(shares=st.lists(work, min_size=1, max_size=3), crash=st.sampled_from([None, *_BETWEEN]))
 def test_every_savepoint_of_a_history_with_concurrent_writers_is_closed_under_lineage(shares, crash):
     _law(shares, crash)

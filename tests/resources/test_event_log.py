@@ -13,13 +13,16 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
-from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationPlanned,
+    AssetCheckEvaluationTargetMaterializationData,
+)
 from dagster._core.event_api import EventLogCursor
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from dagster_shared.serdes.errors import SerializationError
 
-from resources.event_log import PooledEventLog, written_together
+from resources.event_log import PooledEventLog, withdraw_planned, written_together
 
 ROOT = Path(__file__).resolve().parents[2]
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -347,6 +350,26 @@ def test_many_runs_keep_few_databases_open(tmp_path):
         home = str(tmp_path / "home/history/runs")
         assert len({each for each in handles if each.startswith(home) and each.endswith(".db")}) <= 16
         assert all(instance.all_logs(run_id) for run_id in ids)
+
+
+def test_planned_checks_that_are_withdrawn_are_not_shown_as_skipped(tmp_path):
+    check = dg.AssetCheckKey(ASSET, "gate")
+    with opened(tmp_path / "home", pooled=True) as instance:
+        first = run(instance, KEYS[0], KEYS[1])
+        second = dg.DagsterRun(job_name="job")
+        planned = AssetCheckEvaluationPlanned(
+            asset_key=ASSET, check_name="gate", partitions_subset=DAYS.subset_with_partition_keys(KEYS[:2])
+        )
+        event = dg.DagsterEvent(
+            dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value, "job", event_specific_data=planned
+        )
+        instance.add_run(second)
+        instance.report_dagster_event(event, second.run_id)
+        newest = [each.run_id for each in instance.event_log_storage.get_asset_check_execution_history(check, limit=2)]
+        assert newest == [second.run_id] * 2
+        assert withdraw_planned(instance, second.run_id, [check])
+        again = [each.run_id for each in instance.event_log_storage.get_asset_check_execution_history(check, limit=2)]
+        assert again == [first.run_id] * 2
 
 
 def test_the_default_storage_is_written_through(tmp_path):

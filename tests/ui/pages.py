@@ -430,6 +430,71 @@ class AssetPage(_DagsterPage):
         ).last
 
 
+class LaunchpadPage(_DagsterPage):
+    """The form of a job: its configuration, filled in with what it would be, beside what each field means."""
+
+    def __init__(self, page: Page, url: str, job: str = "", location: str = "medallion") -> None:
+        super().__init__(page, url)
+        self._address = f"/locations/{location}/jobs/{job}/playground"
+
+    def open(self) -> "LaunchpadPage":
+        """Show the form of the job, with every field in it."""
+        self._goto(self._address, self.page.get_by_role("button", name="Launch Run"))
+        self.page.locator(".CodeMirror-line").filter(has_text="config:").first.wait_for()
+        return self
+
+    def wait(self) -> "LaunchpadPage":
+        """Wait for a form that a link leads to; it need not be filled in yet."""
+        expect(self._editor).to_contain_text("ops", timeout=_PATIENCE_MS)
+        return self
+
+    def fields(self) -> str:
+        """The form as it is filled in, as YAML."""
+        text: str = self._editor.evaluate("node => node.CodeMirror.getValue()")
+        return text
+
+    def wait_for_explanation(self, field: str, words: str) -> None:
+        """Put the cursor into a field and wait until the pane beside the form says these words."""
+        self._editor.evaluate(
+            """(node, field) => {
+                const form = node.CodeMirror;
+                const line = form.getValue().split("\\n").findIndex(line => line.trim().startsWith(field));
+                form.focus();
+                form.setCursor(line, 8);
+            }""",
+            field,
+        )
+        self.page.get_by_text(re.compile(re.escape(words))).first.wait_for()
+
+    def fill(self, form: str) -> "LaunchpadPage":
+        """Write other YAML into the form, and wait until the UI has found no error in it."""
+        self._editor.evaluate("(node, form) => node.CodeMirror.setValue(form)", form)
+        self.page.get_by_text("No errors").wait_for()
+        return self
+
+    def type_at_the_end(self, text: str) -> None:
+        """Type into the quotes with which the form ends."""
+        self._editor.click()
+        for key in ("Control+End", "ArrowUp", "End", "ArrowLeft"):
+            self.page.keyboard.press(key)
+        self.page.keyboard.type(text)
+        expect(self._editor).to_contain_text(text)
+
+    def launch(self) -> str:
+        """Launch the job; returns the run's id, whose page is then shown."""
+        button = self.page.get_by_role("button", name="Launch Run")
+        expect(button).to_be_enabled(timeout=_PATIENCE_MS)
+        with self.page.expect_response(_is_launch) as answer:
+            button.click()
+        run = _of_launch(answer.value.json(), "run")
+        self.page.wait_for_url(f"**/runs/{run}*", wait_until="domcontentloaded")
+        return run
+
+    @property
+    def _editor(self) -> Locator:
+        return self.page.locator(".CodeMirror").first
+
+
 class RunPage(_DagsterPage):
     """The page of one run."""
 
@@ -531,13 +596,19 @@ def _launched(
     with page.expect_response(_is_launch) as answer:
         button.click()
         after()
-    result = next(iter(answer.value.json()["data"].values()))
+    found = _of_launch(answer.value.json(), kind)
+    page.get_by_text(re.compile(f"(Launched run|Created backfill) {found[:8]}")).first.wait_for()
+    return found
+
+
+def _of_launch(answer: Any, kind: Literal["run", "backfill"]) -> str:
+    """The id of what was launched, from the server's answer."""
+    result = next(iter(answer["data"].values()))
     run_id = (result.get("run") or {}).get("id")
     backfill_id = result.get("backfillId")
     found: str | None = {"run": run_id, "backfill": backfill_id}[kind]
     if found is None:
         raise LaunchRefused(f"wanted a {kind}, the server answered {result}")
-    page.get_by_text(re.compile(f"(Launched run|Created backfill) {found[:8]}")).first.wait_for()
     return found
 
 

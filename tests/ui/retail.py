@@ -27,21 +27,31 @@ MONTH = days("2017-12-02", 30)
 """To the end of the year, so that no trailing window leads out of it. On 2017-12-25 the stores were closed."""
 
 
+def settings(root: Path) -> Path:
+    """DAGSTER_HOME as `make run` sets it up, but for the queue, which is looked at every second."""
+    home = root / "home"
+    home.mkdir()
+    given = (ROOT / "resources" / "dagster.yaml").read_text()
+    (home / "dagster.yaml").write_text(f"{given}\nrun_queue:\n  dequeue_interval_seconds: 1\n")
+    return home
+
+
+def opened(home: Path) -> dg.DagsterInstance:
+    """The instance that is kept there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(home))  # dagster.yaml says that everything is kept there
+        return dg.DagsterInstance.get()
+
+
 @contextmanager
 def served(root: Path, year: Path) -> Iterator[tuple[DagsterServer, Deployment]]:
     """Serve the days above, delivered; the references, the first days of January and the week before are in place.
 
     The instance is set up as `make run` sets it up, but for the queue, which is looked at every second.
     """
-    home = root / "home"
-    home.mkdir()
-    settings = (ROOT / "resources" / "dagster.yaml").read_text()
-    (home / "dagster.yaml").write_text(f"{settings}\nrun_queue:\n  dequeue_interval_seconds: 1\n")
+    home = settings(root)
     deliver(year, root / "landing", [day for day in JANUARY + WEEK_BEFORE + MONTH if day != "2017-12-25"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DAGSTER_HOME", str(home))  # dagster.yaml says that everything is kept there
-        instance_here = dg.DagsterInstance.get()
-    with instance_here as instance:
+    with opened(home) as instance:
         deployment = Deployment(root, instance)
         assert deployment.run(*REFERENCES).success
         for built in (BUILT, WEEK_BEFORE):

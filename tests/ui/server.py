@@ -279,6 +279,16 @@ class DagsterServer:
                 self._log_file.close()
                 self._log_file = None
 
+    def kill(self) -> None:
+        """End every process of the deployment at once, as a power cut would: webserver, daemon, code server, runs."""
+        process, self._process = self._process, None
+        assert process is not None
+        _signal_group(process.pid, signal.SIGKILL)
+        assert _gone(process, 10.0)
+        if self._log_file is not None:
+            self._log_file.close()
+            self._log_file = None
+
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         """The `data` of one GraphQL answer. Raises `ServerError` if there are errors or nobody answers."""
         body = json.dumps({"query": query, "variables": variables}).encode()
