@@ -20,10 +20,10 @@ run: landing ## install, build the landing zone, backfill the year, serve the UI
 	@$(PY) -m assets.run $(if $(filter 0 no false,$(UI)),--no-ui,--ui) --port $(PORT)
 
 test: .venv/.installed ## install and run the tests, except the slow ones
-	@$(PY) -m pytest -m "not slow"
+	@$(PY) -m pytest -m "not slow" --numprocesses 2
 
 test-all: .venv/.installed ## install and run all tests, the slow ones too
-	@$(PY) -m pytest
+	@$(PY) -m pytest --numprocesses 2
 
 check: .venv/.installed ## formatting, lint and types
 	@$(PY) -m ruff format --check .

@@ -17,6 +17,7 @@ from dagster._core.utils import make_new_backfill_id
 from pydantic import Field
 
 from assets.specs import asset_key, partitions_definition
+from medallion import savepoints
 from medallion.errors import MedallionError
 from medallion.partitions import Whole
 from medallion.plan import Plan, Select, plan
@@ -61,10 +62,13 @@ def build_planned_backfill(project: Project) -> dg.JobDefinition:
         """Make the plan, show it, and launch it unless it is a dry run."""
         try:
             made = _plan(project, config, lake, landing)
+            wanted = bool(made.partitions) and not config.dry_run
+            if wanted:
+                savepoints.before(project, lake.open(), f"the plan {made.id}", run_id=context.run.run_id)
         except MedallionError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         context.instance.add_run_tags(context.run.run_id, {PLAN_TAG: made.id})
-        launched = None if config.dry_run or not made.partitions else launch(made, project, context.instance)
+        launched = launch(made, project, context.instance) if wanted else None
         metadata: dict[str, dg.MetadataValue] = {
             "plan": dg.MetadataValue.md(to_markdown(made)),
             "plan id": dg.MetadataValue.text(made.id),

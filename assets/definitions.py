@@ -7,7 +7,10 @@ from dagster_duckdb import DuckDBResource
 
 from assets.automation import build_jobs, build_landing_sensor, build_schedules
 from assets.backfill import build_planned_backfill
+from assets.decisions import build_decisions
 from assets.factory import build_assets
+from assets.operations import build_gold_checks, build_operations, build_refresh
+from assets.recovery import build_recovery_jobs
 from medallion.project import Project, load_project
 from resources.lake import LakeReader, LakeResource, LandingResource
 
@@ -34,11 +37,19 @@ def build_definitions(feeds: str = FEEDS) -> dg.Definitions:
 
 def _definitions(project: Project, feeds: str) -> dg.Definitions:
     jobs = build_jobs(project)
+    refresh, refreshing = build_refresh()
     lake, duckdb = LakeResource(), DuckDBResource(database=":memory:")
     return dg.Definitions(
-        assets=build_assets(project.tables),
-        jobs=[*jobs.values(), build_planned_backfill(project)],
-        schedules=build_schedules(jobs),
+        assets=[*build_assets(project.tables), *build_operations(project)],
+        asset_checks=build_gold_checks(project),
+        jobs=[
+            *jobs.values(),
+            refresh,
+            build_planned_backfill(project),
+            *build_decisions(project),
+            *build_recovery_jobs(project),
+        ],
+        schedules=[*build_schedules(jobs), refreshing],
         sensors=[build_landing_sensor(project, jobs)],
         resources={
             "lake": lake,

@@ -17,7 +17,8 @@ from medallion.errors import MedallionError
 from medallion.evidence import read_held
 from medallion.lake import Lake
 from medallion.partitions import Whole
-from medallion.refine import Run, refine
+from medallion.pipeline import refine_all
+from medallion.refine import Run
 from medallion.tables import Table
 from resources.lake import LakeResource, LandingResource
 
@@ -83,16 +84,21 @@ def _operation(chain: list[Table]) -> dg.AssetsDefinition:
     ) -> Iterator[Any]:
         with _clearly():
             run = _run(context, lake, duckdb)
+            asked = {table: asset_key(table) in context.selected_asset_keys for table in chain}
+            wanted = {
+                table: _keys(context, table) if asked[table] else _to_read_again(context, chain, table, run.lake)
+                for table in chain
+            }
+            wanted = {table: keys for table, keys in wanted.items() if keys}
+            if any(table.source for table in wanted):
+                run = replace(run, landing=landing.open())
             failed = []
-            for table in chain:
-                asked = asset_key(table) in context.selected_asset_keys
-                keys = _keys(context, table) if asked else _to_read_again(context, chain, table, run.lake)
-                if not keys:
-                    continue
-                built_from = reporting.provenance(context.instance, table)
-                report = refine(table, keys, replace(run, landing=landing.open()) if table.source else run)
-                news = report if asked else reporting.news(report)
-                yield from reporting.events(context, table, news, run.lake, built_from)
+            built_from = {table: reporting.provenance(context.instance, table) for table in wanted}
+            for table, report in refine_all(wanted, run).items():
+                # What this very run has made of its other tables has been told meanwhile.
+                known = built_from[table] | reporting.provenance(context.instance, table, among=chain)
+                told = report if asked[table] else reporting.news(report)
+                yield from reporting.events(context, table, told, run.lake, known)
                 context.log.info(reporting.summary(report))
                 if report.refused:
                     failed.append(reporting.failure(report))

@@ -5,7 +5,7 @@ Dagster is the witness. Everything here comes from outcomes; nothing decides.
 
 import base64
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from dagster._core.definitions.data_version import (
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 
 from assets.specs import asset_key, code_version, dependencies, quarantine_key
-from checks.translate import GATE, check_specs, gate_evaluation, rule_evaluations
+from checks.translate import GATE, check_specs, gate_evaluation, next_steps, rule_evaluations
 from medallion.failpoints import reach
 from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
@@ -39,14 +39,20 @@ _IN_FULL = 31
 """Partitions of a run up to which every planned rule is told of each of them: a month by day."""
 
 
-def provenance(instance: dg.DagsterInstance, table: Table) -> dict[str, str]:
+def provenance(instance: dg.DagsterInstance, table: Table, among: Collection[Table] | None = None) -> dict[str, str]:
     """What a table is about to be built from, as Dagster knows it: the tags by which it sees that an input has changed.
 
     To be asked before the inputs are pinned. What is told of an input later counts as a change: rather a partition that
     is shown as out of date and is not than the other way round.
+
+    Args:
+        instance: which is asked.
+        table: the table.
+        among: only of these inputs; of all if not given.
     """
     found: dict[str, str] = {}
-    keys = [dependency.asset_key for dependency in dependencies(table)]
+    wanted = None if among is None else {asset_key(each) for each in among}
+    keys = [each.asset_key for each in dependencies(table) if wanted is None or each.asset_key in wanted]
     newest = {each.asset_entry.asset_key: each.asset_entry for each in instance.get_asset_records(keys)} if keys else {}
     for key in keys:
         record = newest[key].last_materialization_record if key in newest else None
@@ -78,23 +84,58 @@ def _events(
 ) -> Iterator[Event]:
     # A table that the run was not asked for has no result to give, only news.
     complete = not report.refused and asset_key(table) in context.selected_asset_keys
-    charts = _charts(table, report, lake)
-    for key, outcome in report.published.items():
-        partition = None if isinstance(table.partition, Whole) else key
-        if table.quarantine_path is not None and isinstance(outcome, Committed | Unchanged):
-            yield _quarantine(table, partition, outcome)
-        metadata = {**_metadata(table, outcome), **charts.get(key, {})}
-        tags = {**built_from, **_version(table, outcome)}
-        yield dg.AssetMaterialization(asset_key(table), partition=partition, metadata=metadata, tags=tags)
+    yield from materializations(table, report, lake, built_from)
     if complete:
         # The step's result. Dagster would make materializations of it, with one data version for all partitions of a
         # range; they have been told above, each with its own.
         told = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
         yield dg.Output(None, asset_key(table).to_python_identifier(), metadata=told)
-    yield from _evaluations(context, table, report)
+    yield from evaluations(context.instance, context.run.run_id, table, report, _planned(context, table, report))
     if complete and dg.AssetCheckKey(asset_key(table), GATE) in context.selected_asset_check_keys:
         # Evaluations of single partitions are no result of the step; without one Dagster warns that nothing was gated.
         yield dg.Output(None, f"{asset_key(table).to_python_identifier()}_{GATE}")
+
+
+def _planned(context: dg.AssetExecutionContext, table: Table, report: Report) -> set[str]:
+    """The checks that Dagster waits to hear of for every partition.
+
+    In a long range the rules are withdrawn from what is planned: thousands of times "found nothing" would take longer
+    than the work.
+    """
+    keys = {check for check in context.selected_asset_check_keys if check.asset_key == asset_key(table)}
+    rules = {check for check in keys if check.name != GATE}
+    if len(report.outcomes) > _IN_FULL and withdraw_planned(context.instance, context.run.run_id, rules):
+        keys -= rules
+    return {check.name for check in keys}
+
+
+def materializations(
+    table: Table, report: Report, lake: Lake, built_from: Mapping[str, str]
+) -> Iterator[dg.AssetMaterialization]:
+    """What stands of a table after a report, and of its quarantine, for every partition that is in place."""
+    charts = _charts(table, report, lake)
+    for key, outcome in report.published.items():
+        yield from materialized(table, key, outcome, built_from, charts.get(key, {}))
+
+
+def materialized(
+    table: Table, key: str, outcome: Committed | Unchanged, built_from: Mapping[str, str], more: Mapping[str, Any]
+) -> Iterator[dg.AssetMaterialization]:
+    """What is told of a partition that is in place, and of its quarantine.
+
+    Args:
+        table: the table.
+        key: the partition.
+        outcome: what is live, and how it was judged.
+        built_from: the table's ``provenance``.
+        more: metadata besides what the outcome says.
+    """
+    partition = None if isinstance(table.partition, Whole) else key
+    if table.quarantine_path is not None:
+        yield _quarantine(table, partition, outcome)
+    metadata = {**_metadata(table, outcome), **more}
+    tags = {**built_from, **_version(table, outcome)}
+    yield dg.AssetMaterialization(asset_key(table), partition=partition, metadata=metadata, tags=tags)
 
 
 def _version(table: Table, outcome: Committed | Unchanged) -> dict[str, str]:
@@ -143,22 +184,32 @@ def _quarantine(table: Table, key: str | None, outcome: Committed | Unchanged) -
     return dg.AssetMaterialization(quarantine_key(table), partition=key, metadata=metadata)
 
 
-def _evaluations(context: dg.AssetExecutionContext, table: Table, report: Report) -> Iterator[dg.AssetCheckEvaluation]:
+def evaluations(
+    instance: dg.DagsterInstance,
+    run_id: str,
+    table: Table,
+    report: Report,
+    planned: Collection[str] = (),
+    *,
+    blocking: bool = True,
+) -> Iterator[dg.AssetCheckEvaluation]:
     """Yielded after the materializations, because an evaluation names the one that it judges.
 
     What Dagster planned is answered for every partition: without an answer it shows the partition as skipped, or, if
     the run fails, as failed, and draws both in red. What it did not plan is reported where it found something or has
-    recovered, and in full for the newest partition, which speaks for the check in lists. In a long range the rules are
-    withdrawn from what is planned: thousands of times "found nothing" would take longer than the work.
+    recovered, and in full for the newest partition, which speaks for the check in lists.
+
+    Args:
+        instance: which has been told of the materializations.
+        run_id: of the run that told it; empty if it was none.
+        table: the table.
+        report: what became of its partitions.
+        planned: names of the checks that are answered for every partition.
+        blocking: whether a red gate ends the run that tells of it.
     """
     key_of = asset_key(table)
     unpartitioned = isinstance(table.partition, Whole)
-    targets = _targets(context, table, report)
-    keys = {check for check in context.selected_asset_check_keys if check.asset_key == key_of}
-    rules = {check for check in keys if check.name != GATE}
-    if len(report.outcomes) > _IN_FULL and withdraw_planned(context.instance, context.run.run_id, rules):
-        keys -= rules
-    planned = {check.name for check in keys}
+    targets = _targets(instance, run_id, table, report)
     every = {spec.name for spec in check_specs(table, None)}
     judged = [key for key, outcome in report.outcomes.items() if not isinstance(outcome, Failed)]
     for key, outcome in report.outcomes.items():
@@ -169,27 +220,27 @@ def _evaluations(context: dg.AssetExecutionContext, table: Table, report: Report
                 asset_key=key_of,
                 check_name=name,
                 partition=partition,
-                blocking=name == GATE,
+                blocking=blocking and name == GATE,
                 target_materialization_data=targets.get(key),
                 **evaluation,  # type: ignore[arg-type]
             )
 
 
 def _targets(
-    context: dg.AssetExecutionContext, table: Table, report: Report
+    instance: dg.DagsterInstance, mine: str, table: Table, report: Report
 ) -> dict[str, AssetCheckEvaluationTargetMaterializationData]:
     """The materialization that each partition's evaluations are about: this run's, or the one that still stands.
 
     Dagster shows an evaluation only as long as its target is the partition's newest materialization.
     """
-    key_of, instance = asset_key(table), context.instance
+    key_of = asset_key(table)
     if isinstance(table.partition, Whole):
         newest = instance.fetch_materializations(key_of, limit=1).records
         return {Whole.KEY: _target(newest[0])} if newest else {}
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     ids = instance.event_log_storage.get_latest_storage_id_by_partition(key_of, kind, set(report.outcomes))
     # Reading the records of a whole range back would cost more than the time of an event is worth.
-    now, mine = time.time(), context.run.run_id
+    now = time.time()
     found = {
         key: AssetCheckEvaluationTargetMaterializationData(storage_id=each, run_id=mine, timestamp=now)
         for key, each in ids.items()
@@ -263,7 +314,12 @@ def failure(report: Report) -> dg.Failure:
     blocked = [key for key, each in refused.items() if isinstance(each, Blocked)]
     return dg.Failure(
         f"{summary(report)}\n{shown}",
-        metadata={"outcome": report.name, "refused": ", ".join(refused), "blocked": ", ".join(blocked) or "none"},
+        metadata={
+            "outcome": report.name,
+            "refused": ", ".join(refused),
+            "blocked": ", ".join(blocked) or "none",
+            **({"next": dg.MetadataValue.md(next_steps(report.table, blocked))} if blocked else {}),
+        },
         allow_retries=False,
     )
 

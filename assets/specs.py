@@ -119,8 +119,18 @@ def code_version(table: Table) -> str:
     return f"{table.revision}-{code_of(table)[:8]}"
 
 
-def asset_spec(table: Table) -> dg.AssetSpec:
-    """A table as an asset."""
+def freshness(table: Table, today: dt.date) -> dg.FreshnessPolicy | None:
+    """How often gold is to be made: once a window, with half a window's grace; None if its last window has passed."""
+    if table.layer != "gold" or not isinstance(table.partition, cut.TimePartitioning):
+        return None
+    if dt.date.fromisoformat(table.partition.end) < today:
+        return None
+    first, last = table.partition.window(table.partition.keys()[0])
+    return dg.FreshnessPolicy.time_window(fail_window=(last - first) * 1.5, warn_window=(last - first) * 1.25)
+
+
+def asset_spec(table: Table, today: dt.date | None = None) -> dg.AssetSpec:
+    """A table as an asset; ``today`` decides whether more is expected of it."""
     kinds = {"deltalake", "duckdb" if isinstance(table.transform, Sql) else "polars"}
     if table.source:
         kinds.add("parquet" if table.source.endswith(".parquet") else "csv")
@@ -138,6 +148,7 @@ def asset_spec(table: Table) -> dg.AssetSpec:
         code_version=code_version(table),
         partitions_def=partitions_definition(table.partition),
         metadata={**metadata, "dagster/io_manager_key": "lake_reader"},
+        freshness_policy=freshness(table, today or dt.datetime.now(dt.UTC).date()),
     )
 
 

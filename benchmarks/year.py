@@ -47,15 +47,15 @@ import sys, time
 from pathlib import Path
 from medallion.lake import Lake
 from medallion.project import load_project
-from medallion.refine import Run, refine
+from medallion.pipeline import refine_all
+from medallion.refine import Run
 from medallion.sources import LandingZone
 
 tables = [table for table in load_project("assets.feeds").tables if "promotion" not in table.name]
 run = Run(Lake(sys.argv[2]), LandingZone(sys.argv[1]))
 keys = {table.path: [key for key in table.partition.keys() if key < sys.argv[3] or key == "all"] for table in tables}
 started = time.perf_counter()
-for table in tables:
-    report = refine(table, keys[table.path], run)
+for report in refine_all({table: keys[table.path] for table in tables}, run).values():
     assert report.name == "COMPLETE", report.errors
 print(time.perf_counter() - started)
 """

@@ -1,6 +1,7 @@
 """A verdict as Dagster asset check evaluations: the gate for every partition, and a check for each rule."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from urllib.parse import quote
 
 import dagster as dg
 
@@ -12,6 +13,15 @@ from medallion.verdict import Finding
 
 GATE = "gate"
 """Name of the check that says whether a partition was published."""
+
+
+LOCATION = "medallion"
+"""Name of the code location in ``workspace.yaml``, which is part of the UI's addresses."""
+
+APPROVE, DISCARD = "approve", "discard"
+"""The operations of the jobs ``approve_candidate`` and ``discard_candidate``."""
+
+_SHOWN = 5
 
 
 def check_name(rule: str) -> str:
@@ -76,8 +86,33 @@ def gate_evaluation(table: Table, key: str, outcome: Outcome) -> dict[str, objec
             "quarantined": verdict.quarantined,
             "collapsed": verdict.collapsed,
             "warnings": warned,
+            **({"next": dg.MetadataValue.md(next_steps(table.path, [key]))} if isinstance(outcome, Blocked) else {}),
         },
     }
+
+
+def next_steps(table: str, blocked: Sequence[str]) -> str:
+    """What can be done with blocked partitions, for people: the commands, and the forms of the jobs, filled in."""
+    lines = []
+    for key in blocked[:_SHOWN]:
+        where = f"{table} {key}"
+        lines += [
+            f"**{where}** is held. Look at it: `medallion inspect {where}`",
+            f"- mend the source or the feed, and materialize it again: `medallion replay {where}`",
+            f"- publish it as it is: [approve]({_form(APPROVE, table, key)}), or "
+            f'`medallion approve {where} --reason "..."`',
+            f"- forget it: [discard]({_form(DISCARD, table, key)}), or `medallion discard {where}`",
+            "",
+        ]
+    if len(blocked) > _SHOWN:
+        lines.append(f"and {len(blocked) - _SHOWN} more")
+    return "\n".join(lines)
+
+
+def _form(job: str, table: str, key: str) -> str:
+    """The Launchpad of a job, with the form filled in for a partition."""
+    config = f'ops:\n  {job}:\n    config:\n      table: {table}\n      partition: "{key}"\n      reason: ""\n'
+    return f"/locations/{LOCATION}/jobs/{job}_candidate/playground/setup?mode=default&config={quote(config)}"
 
 
 def rule_evaluations(

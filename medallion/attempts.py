@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 from medallion.errors import MedallionError
 from medallion.failpoints import reach
 from medallion.lake import Lake, Snapshot
 from medallion.log import FORMAT, Commit, check_format, sync_log
+from medallion.processes import Process
 from medallion.store import Place, write_durably
 
 __all__ = [
+    "CLEANED",
     "COMMITTED",
     "INTERRUPTED",
     "SUPERSEDED",
@@ -42,13 +40,12 @@ _log = logging.getLogger(__name__)
 COMMITTED = "committed without acknowledgement"
 INTERRUPTED = "interrupted before commit"
 SUPERSEDED = "superseded"
+CLEANED = "medallion clean"
+"""Stands for the attempt that came after, where none did, and the record was only cleared away."""
 
 _TELLING = (COMMITTED, SUPERSEDED, INTERRUPTED)
 _FOLDER = "_attempts"
 _SETTLED = "settled"
-_SAFE_AGE = 24 * 3600.0
-"""Seconds after which an attempt on another host is taken for dead. Whether its process lives cannot be seen from here;
-if it does, it is fenced like any other."""
 
 _live: set[str] = set()
 """The attempts that run in this process."""
@@ -78,19 +75,18 @@ class AttemptRecord:
     @property
     def is_alive(self) -> bool:
         """Whether the attempt may still be running."""
-        host, boot = _host()
-        if self.host != host:
-            return time.time() - self.started_at < _SAFE_AGE
-        if self.pid == os.getpid():
+        process = Process(self.host, self.boot, self.pid, self.born)
+        if process == Process.here():
             return self.attempt in _live
-        return self.boot == boot and self.born == _born(self.pid)
+        return process.may_live(self.started_at)
 
 
 class Recoveries(dict[str, str]):
     """By partition, what had become of attempts whose end nobody had been told of.
 
     Attributes:
-        at: when all was well again, in seconds since 1970.
+        since: when the attempt that found it started, in seconds since 1970.
+        at: when all was well again, likewise.
     """
 
     def __init__(
@@ -101,7 +97,7 @@ class Recoveries(dict[str, str]):
     ) -> None:
         super().__init__(found or {})
         self._found, self._dead, self._own = dict(self), dead, own
-        self.at = time.time()
+        self.since = self.at = time.time() if own is None else own.started_at
 
     def own(self) -> dict[str, str]:
         """The partitions whose commit the attempt itself had to look for."""
@@ -151,9 +147,9 @@ def attempting(
         yield recoveries
         reach("settled")
         if dead:
-            _settle(target.folder, dead, found, attempt=attempt, at=recoveries.at)
+            _settle(target.folder, dead, found, attempt=attempt, since=recoveries.since, at=recoveries.at)
         if own := recoveries.own():
-            _keep(target.folder, mine, own, attempt=attempt, at=recoveries.at)
+            _keep(target.folder, mine, own, attempt=attempt, since=recoveries.since, at=recoveries.at)
         path.unlink(missing_ok=True)
         reach("acknowledged")
     except MedallionError:
@@ -164,10 +160,9 @@ def attempting(
 
 
 def _record(target: Snapshot, attempt: str, run_id: str, keys: Sequence[str]) -> AttemptRecord:
-    host, boot = _host()
-    pid = os.getpid()
+    me = Process.here()
     return AttemptRecord(
-        attempt, run_id, target.path, tuple(keys), target.version, host, boot, pid, _born(pid), time.time()
+        attempt, run_id, target.path, tuple(keys), target.version, me.host, me.boot, me.pid, me.born, time.time()
     )
 
 
@@ -225,12 +220,12 @@ def _what_happened(snapshot: Snapshot, record: AttemptRecord, key: str, commits:
 
 
 def _settle(
-    table: Place, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str, at: float
+    table: Place, dead: Sequence[AttemptRecord], recoveries: dict[str, str], *, attempt: str, since: float, at: float
 ) -> None:
     """Take the partitions whose fate is known off the records of dead attempts, and keep what was found."""
     for record in dead:
         mine = _of(record, recoveries)
-        _keep(table, record, mine, attempt=attempt, at=at)
+        _keep(table, record, mine, attempt=attempt, since=since, at=at)
         left = tuple(key for key in record.partitions if key not in mine)
         if left:
             _write(table, replace(record, partitions=left))
@@ -238,10 +233,15 @@ def _settle(
             (table / _FOLDER / f"{record.attempt}.json").unlink(missing_ok=True)
 
 
-def _keep(table: Place, record: AttemptRecord, recoveries: dict[str, str], *, attempt: str, at: float) -> None:
+def _keep(
+    table: Place, record: AttemptRecord, recoveries: dict[str, str], *, attempt: str, since: float, at: float
+) -> None:
     folder = table / _FOLDER / _SETTLED
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"format": FORMAT, "found_by": attempt, "at": at, "recoveries": recoveries, "record": asdict(record)}
+    told = {
+        "format": FORMAT, "found_by": attempt, "since": since, "at": at, "recoveries": recoveries,
+        "record": asdict(record),
+    }  # fmt: skip
     write_durably(folder / f"{record.attempt}.{uuid.uuid4().hex[:8]}.json", json.dumps(told).encode(), durable=False)
 
 
@@ -257,7 +257,8 @@ def settle_dead(lake: Lake, table: str, attempts: Collection[str]) -> None:
     for record in records(snapshot.folder):
         if record.attempt in attempts and not record.is_alive:
             found = _find_recoveries(snapshot, [record], record.partitions)
-            _settle(snapshot.folder, [record], found, attempt="medallion clean", at=time.time())
+            now = time.time()
+            _settle(snapshot.folder, [record], found, attempt=CLEANED, since=now, at=now)
 
 
 def _write(table: Place, record: AttemptRecord) -> None:
@@ -266,32 +267,3 @@ def _write(table: Place, record: AttemptRecord) -> None:
     path = folder / f"{record.attempt}.json"
     # Not flushed: after a power cut no attempt lives, and none needs a record to be told from a live one.
     write_durably(path, json.dumps({"format": FORMAT, **asdict(record)}).encode(), durable=False)
-
-
-@lru_cache(maxsize=1)
-def _host() -> tuple[str, str]:
-    boot = ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return socket.gethostname(), boot
-
-
-def _born(pid: int) -> str:
-    """When a process started, in ticks since the host did; empty if there is no such process.
-
-    Where the system does not tell (no ``/proc``), every process that exists counts as the one that is meant.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        state, *rest = stat.rpartition(")")[2].split()
-        return "" if state in "ZX" else rest[18]
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return ""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        pass
-    return "alive"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,15 +21,30 @@ if TYPE_CHECKING:
     from medallion.project import Project
     from medallion.sources import LandingZone
 
-__all__ = ["Settings", "cli", "main"]
+__all__ = ["Settings", "cli", "main", "only_partition"]
 
 _COMMANDS: Mapping[str, str] = {
+    "approve": "medallion.commands.held",
+    "backup": "medallion.commands.backup",
+    "check-lake": "medallion.commands.damage",
     "clean": "medallion.commands.look",
+    "diff": "medallion.commands.recover",
+    "discard": "medallion.commands.held",
     "execute": "medallion.commands.backfill",
     "inspect": "medallion.commands.look",
+    "ledger": "medallion.commands.standing",
     "plan": "medallion.commands.backfill",
+    "promote": "medallion.commands.backup",
+    "quarantine": "medallion.commands.quarantine",
+    "recover": "medallion.commands.backup",
     "replay": "medallion.commands.backfill",
+    "restore": "medallion.commands.recover",
+    "retention": "medallion.commands.retention",
+    "savepoint": "medallion.commands.recover",
+    "status": "medallion.commands.standing",
     "summary": "medallion.commands.look",
+    "vacuum": "medallion.commands.retention",
+    "verify": "medallion.commands.prove",
 }
 """Where each command is; a function of the command's name."""
 
@@ -72,6 +87,18 @@ class Settings:
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))  # feeds are modules of the project's folder, which is not installed
         return load_project(feeds)
+
+
+def only_partition(table: str, keys: Sequence[str]) -> str:
+    """The one partition of an unpartitioned table, which nobody has to name; of another, one has to be named.
+
+    Raises:
+        click.UsageError: with the partitions that there are.
+    """
+    if list(keys) == ["all"]:
+        return keys[0]
+    some = f"{len(keys)} partitions, {keys[0]} to {keys[-1]}" if keys else "no partitions yet"
+    raise click.UsageError(f"{table} has {some}." + (f" Name one, as in {table} {keys[0]}." if keys else ""))
 
 
 class _LazyGroup(click.Group):

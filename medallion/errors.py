@@ -16,8 +16,15 @@
     ├── Superseded              another attempt committed this partition first
     ├── PlanOutdated            the lake or the code has moved since a plan was made
     ├── HeldCandidate           a blocked candidate cannot be approved or discarded
+    ├── SavepointRefused        a savepoint cannot be made, found, dropped or relied on
+    ├── RestoreRefused          a state cannot be made current again; nothing was changed
+    ├── RestoreUnfinished       a restore has begun and not ended; nothing is built on what it has half done
     ├── StorageFailed           the store did not take or give something: a full disk, an I/O error, no end of conflicts
+    ├── Irrecoverable           a partition whose source bytes are gone, and which is recorded as a gap
+    ├── IsolatedCopy            the lake is a copy from a backup, in which nothing is published
+    ├── BackupRefused           a backup is damaged or does not fit, or the root to restore it into is in use
     └── TableUnreadable         the lake holds something this version cannot read
+        └── NotRecoverable        a version that has been taken by vacuum, or is not there yet
 
 An error carries its facts as attributes, so that a caller never parses a message.
 """
@@ -28,14 +35,21 @@ import re
 from typing import ClassVar
 
 __all__ = [
+    "BackupRefused",
     "ConfigurationError",
     "DeclarationError",
     "HeldCandidate",
     "InputNotCommitted",
+    "Irrecoverable",
+    "IsolatedCopy",
     "MedallionError",
+    "NotRecoverable",
     "PartitionBlocked",
     "PlanOutdated",
+    "RestoreRefused",
+    "RestoreUnfinished",
     "RevisionRefused",
+    "SavepointRefused",
     "SourceError",
     "SourceIncomplete",
     "SourceMissing",
@@ -205,8 +219,9 @@ class PartitionBlocked(_AtPartition):
             table,
             partition,
             f"blocked by {'; '.join(reasons)}. {_STANDS}",
-            f"The candidate is held under the table's _held folder; repair the source or the rule and replay "
-            f"{table} {partition}.",
+            f"The candidate is held. Look at it: medallion inspect {table} {partition}. Then repair the source or the "
+            f"rule and replay {table} {partition}, or publish it as it is: medallion approve {table} {partition} "
+            "--reason WHY.",
         )
 
 
@@ -229,6 +244,40 @@ class HeldCandidate(_AtPartition):
     """A partition's blocked candidate cannot be approved or discarded."""
 
     failure_class = "gate"
+
+
+class SavepointRefused(MedallionError):
+    """A savepoint that cannot be made, found, dropped or relied on."""
+
+    def __init__(self, name: str, why: str, then: str) -> None:
+        self.name, self.why = name, why
+        super().__init__(f"savepoint {name!r} {why} {then}")
+
+
+class RestoreRefused(MedallionError):
+    """A state that cannot be made current again. It was found out before the first commit, so nothing has changed.
+
+    Attributes:
+        missing: data files that the state needs and that are gone or altered, relative to the lake.
+    """
+
+    def __init__(self, target: str, why: str, then: str, missing: tuple[str, ...] = ()) -> None:
+        self.target, self.why, self.missing = target, why, missing
+        super().__init__(f"{target} was not restored: {why} Nothing was changed. {then}")
+
+
+class RestoreUnfinished(MedallionError):
+    """A restore has begun and has not ended: some tables may hold the old state and others the new."""
+
+    def __init__(self, number: int, target: str, *, running: bool) -> None:
+        self.number, self.target, self.running = number, target, running
+        then = (
+            "Wait until it has ended, and try again."
+            if running
+            else "Complete it with `medallion restore --resume`, or take it back with `medallion restore --rollback`."
+        )
+        what = "is running" if running else "was interrupted"
+        super().__init__(f"the restore {number} to {target} {what}. Nothing was read or written. {then}")
 
 
 class StorageFailed(_AtPartition):
@@ -267,5 +316,49 @@ class PlanOutdated(MedallionError):
 
 class TableUnreadable(MedallionError):
     """The lake holds something that this version of the engine cannot read."""
+
+    failure_class = "storage"
+
+
+class NotRecoverable(TableUnreadable):
+    """A version of a table to which nobody can return."""
+
+    failure_class = "storage"
+
+    def __init__(self, table: str, version: int, reason: str) -> None:
+        self.table, self.version, self.reason = table, version, reason
+        super().__init__(f"{table} cannot be read at version {version}: {reason} Nothing was changed.")
+
+
+class Irrecoverable(_AtPartition):
+    """A partition that is recorded as a gap: what it was made from is gone."""
+
+    failure_class = "source"
+
+    def __init__(self, table: str, partition: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            table,
+            partition,
+            f"is recorded as an irrecoverable gap: {reason} It is not computed from today's data.",
+            f"If its source has been found again: medallion retention gap {table} {partition} --close --reason WHY, "
+            "and replay it.",
+        )
+
+
+class IsolatedCopy(MedallionError):
+    """The lake is an isolated copy: it can be read and verified, and publishes nothing."""
+
+    def __init__(self, root: str, backup: str) -> None:
+        self.root, self.backup = root, backup
+        super().__init__(
+            f"the lake {root} is an isolated copy from the backup {backup}: it is read and verified, and nothing is "
+            "published in it or told of it. If it is to take the place of the lake that was lost, say so: "
+            "medallion promote --reason WHY"
+        )
+
+
+class BackupRefused(MedallionError):
+    """A backup is not there, is damaged or does not fit, or the root that it is to be restored into is in use."""
 
     failure_class = "storage"

@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -105,11 +105,12 @@ class Evidence:
         """
         try:
             plain = json.loads(data)
-            check_format(plain.pop("format"), f"the evidence at {where}")
+            if (written := plain.pop("format")) != FORMAT:  # what is said then costs more than reading
+                check_format(written, f"the evidence at {where}")
             plain["verdict"] = Verdict.from_dict(plain["verdict"])
             plain["sources"] = tuple(SourceFile(**source) for source in plain["sources"])
             return cls(**plain)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise _damaged(where, f"{type(error).__name__}: {error}") from error
 
 
@@ -146,9 +147,13 @@ class EvidenceReader:
         """Look into the table's folder when first asked."""
         self._folder: Place = table / _FOLDER
         self._packed: dict[str, tuple[bytes, Place]] | None = None
+        self._alone: frozenset[str] = frozenset()
+        self._known: frozenset[str] | None = None
 
     def __call__(self, batch_id: str) -> Evidence | None:
         """The document of a batch; None if it is gone."""
+        if self._packed is not None and batch_id in self._packed and batch_id not in self._alone:
+            return Evidence.from_json(*self._packed[batch_id])
         path = self._folder / f"{batch_id}.json"
         try:
             return Evidence.from_json(path.read_bytes(), path)
@@ -158,7 +163,38 @@ class EvidenceReader:
             line, pack = self._packed.get(batch_id, (None, path))
             return None if line is None else Evidence.from_json(line, pack)
 
+    def known(self) -> frozenset[str]:
+        """The batches of which there is a document. Looks at every name once, as :meth:`several` does."""
+        if self._known is None:
+            if self._packed is None:
+                self._packed = self._unpack()
+            self._known = self._alone | self._packed.keys()
+        return self._known
+
+    def several(self, batch_ids: Iterable[str]) -> dict[str, Evidence]:
+        """The documents of many batches; those that are gone are not among them."""
+        known = self.known()
+        found = {batch_id: self(batch_id) for batch_id in batch_ids if batch_id in known}
+        return {batch_id: each for batch_id, each in found.items() if each is not None}
+
+    def all(self) -> Iterator[Evidence]:
+        """Every document there is, of live batches and of others.
+
+        Raises:
+            TableUnreadable: if one is damaged.
+        """
+        for path in self._folder.glob("*.json"):
+            if not path.name.startswith("."):
+                with suppress(FileNotFoundError):
+                    yield Evidence.from_json(path.read_bytes(), path)
+        if self._packed is None:
+            self._packed = self._unpack()
+        for line, pack in self._packed.values():
+            yield Evidence.from_json(line, pack)
+
     def _unpack(self) -> dict[str, tuple[bytes, Place]]:
+        # A batch that lies alone and in a pack is told by the former.
+        self._alone = frozenset(path.stem for path in self._folder.glob("*.json"))
         # Oldest first, so that a batch that was prepared twice is told by the later attempt.
         packs: list[Place] = [*self._folder.glob(f"*{_PACK}")]
         packs.sort(key=lambda path: path.stat().st_mtime_ns)

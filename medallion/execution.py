@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from medallion import savepoints
 from medallion.errors import PlanOutdated
 from medallion.lake import Snapshot
 from medallion.outcomes import Outcome, Report
@@ -47,6 +48,8 @@ def execute(
             shared between them, so that the memory that is needed stays what it is.
         told: is given the report of each table as soon as there is one.
 
+    A savepoint is made first, so that all of it can be taken back.
+
     Returns:
         a report for each table of the plan, in its order, with an outcome for each of its partitions.
 
@@ -54,13 +57,15 @@ def execute(
         PlanOutdated: before anything is written, if the lake or the code has moved, unless ``accept``.
         UnknownTable: if a table is no longer declared.
         ConfigurationError: if bronze is to be made and the run has no landing zone.
+        RestoreUnfinished: if a restore is open.
     """
     if not accept:
         check_up_to_date(plan, project, run)
     tables = [(project.table(each.table), each) for each in plan.tables]
     ours = replace(run, plan_id=plan.id, slice_bytes=max(1, plan.slice_bytes // max(1, parallel)))
     reports: dict[str, Report] = {}
-
+    if plan.partitions:
+        savepoints.before(project, run.lake, f"the plan {plan.id}", run_id=run.run_id)
     for level in _levels(tables):
         for report in _execute_level(level, ours, parallel):
             reports[report.table] = report

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["POINTS", "Interrupted", "armed", "reach"]
+__all__ = ["POINTS", "UPKEEP_POINTS", "Interrupted", "armed", "reach"]
 
 POINTS = (
     "pinned",
@@ -44,8 +44,24 @@ POINTS = (
     "settled",
     "acknowledged",
     "dagster told",
+    "restore recorded",
+    "restore table done",
+    "restore verified",
+    "restore settled",
 )
-"""In the order of the path."""
+"""In the order of the path; then those of a restore."""
+
+UPKEEP_POINTS = (
+    "backup listed",
+    "backup copied",
+    "copy marked",
+    "copy filled",
+    "copy verified",
+    "vacuum checkpoints written",
+    "vacuum recorded",
+    "vacuum entries taken",
+)
+"""Of a backup, of the restore of one and of vacuum, each in its order."""
 
 _ANY = "any"
 _SPEC = re.compile(
@@ -69,9 +85,10 @@ def _parse(specs: str) -> list[_Armed]:
     found = []
     for spec in filter(None, (each.strip() for each in specs.split(";"))):
         match = _SPEC.fullmatch(spec)
-        if match is None or match["name"] not in (*POINTS, _ANY):
+        if match is None or match["name"] not in (*POINTS, *UPKEEP_POINTS, _ANY):
             raise ValueError(
-                f"{spec!r} is no failpoint: write 'name[:nth]=kill|raise|full|pause(file)', name one of {POINTS}"
+                f"{spec!r} is no failpoint: write 'name[:nth]=kill|raise|full|pause(file)', name one of "
+                f"{POINTS + UPKEEP_POINTS}"
             )
         found.append(_Armed(match["name"], int(match["nth"] or 1), match["action"], match["file"]))
     return found

@@ -29,6 +29,7 @@ from medallion.outcomes import Outcome, Unchanged
 from medallion.partitions import Whole
 from medallion.publication import Prepared, Publication
 from medallion.refine import Run
+from medallion.restore_intents import check_none_open
 from medallion.staging import Staged
 from medallion.stale import code_change
 from medallion.store import Place, write_durably
@@ -50,11 +51,13 @@ def approve(table: Table, key: str, run: Run, *, reason: str) -> Outcome:
     Raises:
         HeldCandidate: if there is none, or it may not be published any more; says why.
         RevisionRefused: if the live version was made by a higher revision.
+        RestoreUnfinished: if a restore is open.
     """
     table.partition.check(key)
     if not reason.strip():
         raise _refused(table, key, "is not approved without a reason.", "Say why.")
     target = run.lake.pin(table.path, table.partition)
+    check_none_open(run.lake)  # after pinning, as in refine
     attempt, began = uuid.uuid4().hex, dt.datetime.now(dt.UTC)
     who = Teller(attempt, run.run_id, began, began)
     held = read_held(target.folder, key)

@@ -18,10 +18,10 @@ from medallion.inputs import Pinned
 from medallion.lake import Snapshot
 from medallion.partitions import Whole
 from medallion.sources import Landed
-from medallion.stale import code_change
+from medallion.stale import code_change, contract_digest
 from medallion.tables import Table
 
-__all__ = ["Basis", "Changes", "source_batch_id"]
+__all__ = ["Basis", "Changes", "batch_id_of", "refined_batch_id", "source_batch_id"]
 
 
 def source_batch_id(table: Table, landed: Landed) -> str:
@@ -29,6 +29,37 @@ def source_batch_id(table: Table, landed: Landed) -> str:
     # The file's name counts, since it is stored in every row.
     content = [landed.file.name, landed.file.sha256] if landed.file else ["closed", landed.closed]
     return digest(table.path, landed.key, table.revision, table.transform_digest, content)
+
+
+def refined_batch_id(
+    table: Table, key: str, contract: str, inputs: Mapping[str, Any], references: Mapping[str, Any]
+) -> str:
+    """Names what a partition holds that is made of others, by their content and by what it uses of its references.
+
+    Args:
+        table: whose partition it is.
+        key: the partition.
+        contract: its digest.
+        inputs: as they stand in the evidence, with the ``partitions`` that were read.
+        references: likewise, with what is ``used`` of them.
+    """
+    return digest(table.path, key, table.revision, table.transform_digest, contract, *_read(inputs, references))
+
+
+def batch_id_of(evidence: Evidence) -> str:
+    """The batch id that follows from a batch's own evidence: if it was edited, it no longer has that name."""
+    told = (evidence.table, evidence.partition, evidence.revision, evidence.transform)
+    if evidence.table.startswith("bronze/"):
+        files = [[each.name, each.sha256] for each in evidence.sources]
+        return digest(*told, files[0] if files else ["closed", evidence.closed])
+    return digest(*told, evidence.contract, *_read(evidence.inputs, evidence.references))
+
+
+def _read(inputs: Mapping[str, Any], references: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    return (
+        {name: each["partitions"] for name, each in inputs.items()},
+        {name: each["used"] for name, each in references.items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -103,6 +134,14 @@ class Basis:
             for name, pinned in self.inputs.items()
             if pinned.counts_whole
         }
+
+    def batch_id(self, key: str) -> str:
+        """Names what a partition is made of, if the table has no references: those count by what its rows use."""
+        return refined_batch_id(self.table, key, self._contract, self.inputs_of(key), {})
+
+    @cached_property
+    def _contract(self) -> str:
+        return contract_digest(self.table)
 
     def whole_references(self) -> dict[str, dict[str, Any]]:
         """By input or contract column that counts by what is used of it: the table, its version and its content."""

@@ -8,10 +8,12 @@ column serves any number of partitions.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -157,9 +159,7 @@ def used_digests(table: Table, inputs: Mapping[str, Pinned], keys: Sequence[str]
             found[name] = dict.fromkeys(keys, digest(pinned.snapshot.content(Whole.KEY)))
             continue
         ids = (pl.concat(used).unique() if len(used) > 1 else used[0]).collect()
-        reference = pinned.snapshot.scan(pinned.input.table.partition.keys())
-        hashed = _hash_rows(reference.join(ids.lazy().select(by).unique(), on=by, how="semi").collect(), by)
-        rows = ids.join(hashed, on=by, how="inner")
+        rows = ids.join(_hashes(_Version.of(pinned.snapshot), by).of(ids.get_column(by)), on=by, how="inner")
         # A sum names a set whatever its order (AdHash). Halves of 32 bits do not overflow below four billion rows.
         half = pl.col("_hash")
         sums = [pl.len().alias("n"), (half & 0xFFFFFFFF).sum().alias("low"), (half // 2**32).sum().alias("high")]
@@ -172,12 +172,59 @@ def used_digests(table: Table, inputs: Mapping[str, Pinned], keys: Sequence[str]
     return found
 
 
+@dataclass(frozen=True)
+class _Version:
+    """A reference table by what it holds."""
+
+    folder: str
+    content: str | None
+    snapshot: Snapshot = field(compare=False)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _Version:
+        return cls(str(snapshot.folder), snapshot.content(Whole.KEY), snapshot)
+
+
+class _Hashes:
+    """The hashes of the rows of one version of a reference table, each row hashed when it is first asked for."""
+
+    def __init__(self, version: _Version, by: str) -> None:
+        self._snapshot, self._by, self._lock = version.snapshot, by, threading.Lock()
+        self._known: pl.DataFrame | None = None
+        self._asked = pl.Series(by, [], dtype=version.snapshot.schema[by])
+
+    def of(self, values: pl.Series) -> pl.DataFrame:
+        """The key and hash of each row whose key is among ``values``."""
+        with self._lock:
+            new = values.unique()
+            new = new.filter(~new.is_in(self._asked.implode()))
+            if self._known is None or new.len():
+                rows = self._snapshot.scan(self._snapshot.partition.keys())
+                found = _hash_rows(rows.join(pl.LazyFrame([new]), on=self._by, how="semi").collect(), self._by)
+                self._known = found if self._known is None else pl.concat([self._known, found])
+                self._asked = self._asked.append(new)
+            return self._known
+
+
+@lru_cache(maxsize=8)
+def _hashes(version: _Version, by: str) -> _Hashes:
+    """Slices of a range, and the tables of a run, use the same rows of a reference over and over."""
+    return _Hashes(version, by)
+
+
 def _hash_rows(rows: pl.DataFrame, by: str) -> pl.DataFrame:
-    hashes = [
-        int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=8).digest(), "little")
-        for row in rows.iter_rows()
-    ]
+    # Each value as text with its length before it, so that only equal rows give equal text.
+    texts = [_as_text(column).alias(f"{at}") for at, column in enumerate(rows.get_columns())]
+    parts = [pl.concat_str(pl.col(each.name).str.len_bytes(), pl.lit(":"), pl.col(each.name)) for each in texts]
+    lines = pl.DataFrame(texts).select(pl.concat_str([part.fill_null("-") for part in parts])).to_series()
+    hashes = [int.from_bytes(hashlib.blake2b(line.encode(), digest_size=8).digest(), "little") for line in lines]
     return pl.DataFrame([rows.get_column(by), pl.Series("_hash", hashes, dtype=pl.UInt64)])
+
+
+def _as_text(column: pl.Series) -> pl.Series:
+    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object):
+        return pl.Series([None if value is None else repr(value) for value in column.to_list()], dtype=pl.String)
+    return column.cast(pl.String)
 
 
 def reference_values(snapshot: Snapshot, table: Table, column: str) -> pl.Series:

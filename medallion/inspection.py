@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from medallion.errors import UnknownPartition
-from medallion.evidence import EvidenceReader, read_held
-from medallion.lake import Lake, Snapshot
-from medallion.partitions import Keys, Partitioning
-from medallion.store import Place
+import polars as pl
 
-__all__ = ["inspect"]
+from medallion.errors import UnknownPartition
+from medallion.evidence import Evidence, EvidenceReader, held_candidates, held_file, read_held
+from medallion.lake import Lake, Snapshot
+from medallion.outcomes import Blocked, Outcome, Report, Unchanged
+from medallion.partitions import Keys, Partitioning
+from medallion.store import Place, readable
+from medallion.tables import Table
+
+__all__ = ["held_report", "inspect", "live_report"]
+
+_HALVES = ("accepted", "quarantined")
+_SAMPLE = 5
+"""Rows of a blocked candidate that are shown."""
 
 
 def inspect(
@@ -54,7 +62,65 @@ def inspect(
         "commit": _commit(snapshot, key, batch_id),
         "recoveries": recoveries,
         "held": json.loads(held.to_json()) if held is not None else None,
+        **(_candidate(snapshot.folder, held) if held is not None else {}),
     }
+
+
+def live_report(lake: Lake, table: Table) -> Report:
+    """The committed partitions of a table, as the report of a replay that found nothing to do.
+
+    Raises:
+        TableUnreadable: if the table or its evidence cannot be read.
+    """
+    snapshot = lake.pin(table.path, table.partition)
+    evidence_of = EvidenceReader(snapshot.folder)
+    found: dict[str, Outcome] = {}
+    for key in table.partition.keys():  # noqa: SIM118 - a method of partitionings, not of a dictionary
+        batch_id = snapshot.batch_id(key)
+        live = None if batch_id is None else evidence_of(batch_id)
+        if live is not None and snapshot.version is not None:
+            found[key] = Unchanged(live, snapshot.version)
+    return Report(table.path, found)
+
+
+def held_report(lake: Lake, table: Table) -> Report:
+    """The blocked partitions of a table, as the report of the attempts that were blocked.
+
+    Raises:
+        TableUnreadable: if the table or the evidence of a candidate cannot be read.
+    """
+    snapshot = lake.pin(table.path, table.partition)
+    held = held_candidates(snapshot.folder)
+    epochs = snapshot.epochs(held) if held else {}
+    return Report(
+        table.path,
+        {
+            key: Blocked(each, snapshot.folder / "_held" / key)
+            for key, each in sorted(held.items())
+            if each.epoch == epochs[key]  # else it was committed since
+        },
+    )
+
+
+def _candidate(table: Place, held: Evidence) -> dict[str, Any]:
+    """Some rows of a blocked candidate, and what can be done with it."""
+    where = f"{held.table} {held.partition}"
+    choices = {
+        "repair": f"mend the source or the feed, then: medallion replay {where}",
+        "approve": f'publish it as it is: medallion approve {where} --reason "..."',
+        "discard": f"forget it: medallion discard {where}",
+    }
+    if not held.content:
+        del choices["approve"]  # it was refused for its shape, and has no rows to publish
+    return {"held rows": {name: _sample(held_file(table, held, name)) for name in _HALVES}, "next": choices}
+
+
+def _sample(file: Place) -> list[dict[str, Any]]:
+    try:
+        rows = pl.read_parquet(readable(file), n_rows=_SAMPLE, glob=False, hive_partitioning=False)
+    except OSError:
+        return []
+    return [{name: str(value) for name, value in row.items() if value is not None} for row in rows.to_dicts()]
 
 
 def _commit(snapshot: Snapshot, key: str, batch_id: str | None) -> dict[str, Any] | None:

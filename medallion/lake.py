@@ -28,19 +28,25 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from medallion.errors import ConfigurationError, StorageFailed, Superseded, TableUnreadable, UnknownTable
 from medallion.failpoints import reach
+from medallion.horizon import read_horizon, table_properties
+from medallion.isolation import check_publishes
 from medallion.log import (
     CHECKPOINT_INTERVAL,
+    FENCE,
     FORMAT,
     Commit,
     check_note,
     find,
+    has_entries_after,
+    mark,
     note,
     read_fences,
     sync_log,
 )
 from medallion.objects import ObjectPath, conceal
 from medallion.partitions import Partitioning, Whole
-from medallion.snapshot import Replaced, Replacement, Snapshot
+from medallion.recoverable import check_readable
+from medallion.snapshot import Replaced, Replacement, Snapshot, check_cut
 from medallion.staging import DataFile, publish_files, stage
 from medallion.store import Place, check_reachable, open_place, relative, sync, table_options, tables
 
@@ -48,7 +54,6 @@ __all__ = ["FORMAT", "Commit", "Lake", "Replaced", "Replacement", "Snapshot"]
 
 _log = logging.getLogger(__name__)
 
-_FENCE = "medallion:"
 _FEW_FENCES = 8
 """For more, the log is read once for all of them."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -58,10 +63,8 @@ _FRESH = 3600.0
 """Seconds after which prepared files are written again before they are committed."""
 _FAULTS = 3
 """Tries if nothing got in the way: then it is the store that does not take the commit."""
-_CONFIGURATION = {
-    "delta.logRetentionDuration": "interval 30 days",
-    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-}
+_CHECKPOINT = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+"""Old entries are left to ``medallion vacuum``, which knows what savepoints need of them."""
 
 
 class Lake:
@@ -107,6 +110,7 @@ class Lake:
 
         Raises:
             TableUnreadable: if there is a log that cannot be read, or the table is cut in another way.
+            NotRecoverable: if there is no such version any more, or not yet.
             ConfigurationError: if a file lies where a folder of the table should be.
         """
         folder = self.root / path
@@ -122,9 +126,13 @@ class Lake:
                 handle = self._newest(path) if version is None else self._table(folder, version)
                 return self._snapshot(handle, path, partition)
         except TableNotFoundError:
+            if version is not None:  # deltalake (1.6) says so too of one whose log entries have expired
+                check_readable(self.root, path, version)
             return Snapshot(self, path, partition, None)
         except (DeltaError, OSError) as error:
             check_reachable(self.root, error)
+            if version is not None:
+                check_readable(self.root, path, version)
             reason = conceal(str(error).splitlines()[0])
             raise TableUnreadable(
                 f"{path} at {folder} cannot be opened: {reason}. Nothing was written. Restore its _delta_log from a "
@@ -140,7 +148,7 @@ class Lake:
         return DeltaTable.is_deltatable(str(folder))
 
     def _snapshot(self, handle: DeltaTable, path: str, partition: Partitioning) -> Snapshot:
-        _check_cut(handle, path, partition)
+        check_cut(handle.metadata().partition_columns, path, partition)
         check_note(handle.metadata().description, f"{path} at {self.root / path}")
         actions = pl.DataFrame(handle.get_add_actions(flatten=True))
         wanted = [
@@ -162,15 +170,16 @@ class Lake:
         """
         log = self.root / path / "_delta_log"
         known = self._opened.get(path)
-        if known is not None and known[1] == _mark(log, known[0].version()):
+        if known is not None and known[1] == mark(log, known[0].version()):
             handle = known[0]
-            try:
-                handle.update_incremental()
-            except DeltaError:  # the entries in between have expired
-                handle = self._table(self.root / path)
+            if has_entries_after(log, handle.version()):
+                try:
+                    handle.update_incremental()
+                except DeltaError:  # the entries in between have expired
+                    handle = self._table(self.root / path)
         else:  # never opened, or made anew under the same name
             handle = self._table(self.root / path)
-        self._opened[path] = (handle, _mark(log, handle.version()))
+        self._opened[path] = (handle, mark(log, handle.version()))
         return handle
 
     def epochs(self, snapshot: Snapshot, keys: Collection[str]) -> dict[str, int]:
@@ -178,7 +187,7 @@ class Lake:
         if not snapshot.version:
             return dict.fromkeys(keys, 0)  # version 0 makes the table and commits no partition
         if len(keys) > _FEW_FENCES:
-            found = read_fences(snapshot.folder / "_delta_log", snapshot.version, _FENCE)
+            found = read_fences(snapshot.folder / "_delta_log", snapshot.version, FENCE)
             if found is not None:
                 return {key: found.get(key, 0) for key in keys}
         with self._lock:
@@ -187,7 +196,7 @@ class Lake:
                 handle = known[0]
             else:
                 handle = self._table(snapshot.folder, snapshot.version)
-            return {key: handle.transaction_version(_FENCE + key) or 0 for key in keys}
+            return {key: handle.transaction_version(FENCE + key) or 0 for key in keys}
 
     def open(self, path: str, version: int | None = None) -> Snapshot:
         """Open a table that is cut as the lake itself says, for those who do not know its declaration.
@@ -195,6 +204,7 @@ class Lake:
         Raises:
             UnknownTable: if there is no such table, with those that there are.
             TableUnreadable: if it cannot be read at that version.
+            NotRecoverable: if there is no such version any more, or not yet.
         """
         folder = self.root / path
         if not self._is_table(folder):
@@ -202,6 +212,8 @@ class Lake:
         try:
             columns = self._table(folder, version).metadata().partition_columns
         except (DeltaError, OSError) as error:
+            if version is not None:
+                check_readable(self.root, path, version)
             at = "" if version is None else f" at version {version}"
             reason = conceal(str(error).splitlines()[0])
             raise TableUnreadable(f"{path} at {folder} cannot be opened{at}: {reason}") from error
@@ -225,7 +237,9 @@ class Lake:
         Raises:
             TableUnreadable: the table's columns have other types than the files'.
             StorageFailed: the store does not take the files or the commit; it says whether anything was published.
+            IsolatedCopy: the lake is a copy from a backup that has not been promoted.
         """
+        check_publishes(self.root)
         seen = snapshot.epochs(replacement.batches)
         tip = snapshot
         if snapshot.version is None:
@@ -234,7 +248,7 @@ class Lake:
             tip = self.pin(snapshot.path, snapshot.partition)
         what = "quarantine" if snapshot.path.startswith("quarantine/") else "table"
         self._check_schema(tip, replacement)
-        publish_files(replacement.files, snapshot.folder, durable=self.durable)
+        self._write_files(snapshot, replacement)
         reach(f"{what} files written")
         replaced = self._commit(snapshot, tip, replacement, metadata, seen)
         if replaced.version is not None:
@@ -243,6 +257,10 @@ class Lake:
             self._sync(snapshot, replaced.version, next(iter(replaced.epochs)))
             reach(f"{what} log synced")
         return replaced
+
+    def _write_files(self, snapshot: Snapshot, replacement: Replacement) -> None:
+        if not replacement.standing:
+            publish_files(replacement.files, snapshot.folder, durable=self.durable)
 
     def append(
         self, path: str, rows: pl.DataFrame, *, metadata: Mapping[str, Any], replacing: Collection[str] = ()
@@ -332,7 +350,7 @@ class Lake:
                 return Replaced(None, superseded, {})
             if time.time() - written > _FRESH:
                 # Whoever cleans the lake from another host may have taken the files of an attempt that slept so long.
-                publish_files(replacement.files, tip.folder, durable=self.durable)
+                self._write_files(tip, replacement)
             now = _milliseconds()
             try:
                 return Replaced(self._write(tip, replacement, metadata, raised, now), superseded, raised, at=now)
@@ -359,7 +377,7 @@ class Lake:
         changing = [key for key in replacement.batches if key not in kept]
         added = [file for _, file in replacement.files if file.partition not in kept]
         told = {"format": FORMAT, **metadata, "at": now, "batches": dict(replacement.batches)}
-        fences = [Transaction(_FENCE + key, epoch) for key, epoch in epochs.items()]
+        fences = [Transaction(FENCE + key, epoch) for key, epoch in epochs.items()]
         schema = {**tip.schema, **replacement.schema}
         return self._transact(tip, added, {}, schema, told, now=now, changing=changing, fences=fences)
 
@@ -386,7 +404,7 @@ class Lake:
         ]
         version = int(tip.version or 0) + 1
         # deltalake would read the table again after each commit, to see whether a checkpoint is due: here it is told.
-        hooks = None if (version + 1) % CHECKPOINT_INTERVAL == 0 else _NO_HOOKS
+        hooks = _CHECKPOINT if (version + 1) % CHECKPOINT_INTERVAL == 0 else _NO_HOOKS
         with self._lock:
             handle = self._newest(tip.path)
             if handle.version() != tip.version:
@@ -417,7 +435,10 @@ class Lake:
                 mode="error",
                 partition_by=[column] if column else [],
                 description=note(),
-                configuration=_CONFIGURATION,
+                configuration={
+                    **table_properties(read_horizon(self.root)),
+                    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+                },
                 storage_options=self._options,
             )
             if self.durable:
@@ -429,6 +450,36 @@ class Lake:
                 reason = f"the table could not be made: {conceal(' '.join(str(error).split()))}"
                 raise StorageFailed(snapshot.path, key, reason) from error
         return self.pin(snapshot.path, snapshot.partition)
+
+    def configure(self, path: str, properties: Mapping[str, str]) -> bool:
+        """Set properties of a table that is there; whether any differed. Each that differs is a commit of its own.
+
+        Raises:
+            StorageFailed: if the log does not take it.
+            IsolatedCopy: the lake is a copy from a backup that has not been promoted.
+        """
+        check_publishes(self.root)
+        reason = ""
+        for _ in range(_FAULTS):
+            try:
+                with self._lock:
+                    handle = self._newest(path)
+                    if all(handle.metadata().configuration.get(name) == value for name, value in properties.items()):
+                        return False
+                    handle.alter.set_table_properties(dict(properties))
+                return True
+            except (DeltaError, OSError) as error:  # somebody's commit got in the way, or an answer was lost
+                reason = conceal(" ".join(str(error).split()))
+        raise StorageFailed(path, "properties", reason)
+
+    def checkpoint(self, path: str, version: int) -> None:
+        """Write a checkpoint of an earlier version, so that it can be read without the entries before it.
+
+        What ``_last_checkpoint`` names stays, as long as it names a later one (deltalake 1.6).
+        """
+        self._table(self.root / path, version).create_checkpoint()
+        if self.durable:
+            sync_log(self.root / path, version - 1, version)
 
     def _check_schema(self, snapshot: Snapshot, replacement: Replacement) -> None:
         """Delta would take any files; so types are compared here, before a log entry can name them."""
@@ -445,24 +496,3 @@ class Lake:
 def _milliseconds() -> int:
     """The time, as the log wants it of files and commits; nothing is decided by it."""
     return time.time_ns() // 1_000_000
-
-
-def _mark(log: Place, version: int) -> tuple[int, int] | None:
-    """Tells a log entry from one of the same number in a table that was made anew."""
-    try:
-        stat = (log / f"{version:020}.json").stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns
-
-
-def _check_cut(handle: DeltaTable, path: str, partition: Partitioning) -> None:
-    """Refuse a table that lies there cut in another way: a commit would replace other rows than it says."""
-    stands = list(handle.metadata().partition_columns)
-    wanted = [partition.column] if partition.column else []
-    if stands != wanted:
-        raise TableUnreadable(
-            f"{path} lies in the lake partitioned by {stands or 'nothing'}, and its feed declares "
-            f"{wanted or 'no partitions'}. Nothing was written. Give the table another name, or move its folder away "
-            "and build it again."
-        )

@@ -19,7 +19,21 @@ from medallion.lake import Lake, Snapshot
 from medallion.partitions import Whole
 from medallion.store import scan_options
 
-__all__ = ["OUTCOMES", "PATH", "SCHEMA", "SETTLED_WELL", "STATUSES", "compact", "latest", "read", "record", "stored"]
+__all__ = [
+    "OUTCOMES",
+    "PATH",
+    "SCHEMA",
+    "SETTLED_WELL",
+    "STATUSES",
+    "STORED",
+    "compact",
+    "count_retries",
+    "frame",
+    "latest",
+    "read",
+    "record",
+    "stored",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +88,7 @@ STATUSES = OUTCOMES | {"recovered", "verified"}
 SETTLED_WELL = frozenset({"committed", "unchanged", "approved", "restored"})
 """Statuses after which the partition's rows are in place."""
 
-_STORED = pl.Schema({name: dtype for name, dtype in SCHEMA.items() if name != "retry_count"})
+STORED = pl.Schema({name: dtype for name, dtype in SCHEMA.items() if name != "retry_count"})
 """What is written. How often something was tried is counted on reading, so that no attempt has to read what others
 have written."""
 
@@ -100,7 +114,7 @@ def record(lake: Lake, rows: Sequence[Mapping[str, Any]] | pl.DataFrame) -> bool
     if not len(rows):
         return True
     try:
-        version = lake.append(PATH, _frame(rows), metadata={"table": PATH})
+        version = lake.append(PATH, frame(rows), metadata={"table": PATH})
         reach("ledger written")
         if version is not None and version % _COMPACT_EVERY == 0:
             compact(lake)
@@ -113,18 +127,19 @@ def record(lake: Lake, rows: Sequence[Mapping[str, Any]] | pl.DataFrame) -> bool
     return True
 
 
-def _frame(rows: Sequence[Mapping[str, Any]] | pl.DataFrame) -> pl.DataFrame:
+def frame(rows: Sequence[Mapping[str, Any]] | pl.DataFrame) -> pl.DataFrame:
+    """Rows as they are stored; see :func:`record`."""
     if isinstance(rows, pl.DataFrame):
         given = rows.drop("retry_count", strict=False)
-        unknown = set(given.columns) - set(_STORED)
+        unknown = set(given.columns) - set(STORED)
     else:
-        unknown = set().union(*rows) - set(_STORED) - {"retry_count"}
-        given = pl.DataFrame(list(rows), schema=_STORED, orient="row")
+        unknown = set().union(*rows) - set(STORED) - {"retry_count"}
+        given = pl.DataFrame([{name: row.get(name) for name in STORED} for row in rows], schema=STORED)
     if unknown:
         raise ValueError(f"the ledger has no column {', '.join(sorted(unknown))}")
     return given.select(
         (pl.col(name) if name in given.columns else pl.lit(None)).cast(dtype).alias(name)
-        for name, dtype in _STORED.items()
+        for name, dtype in STORED.items()
     )
 
 
@@ -138,7 +153,7 @@ def read(lake: Lake, statuses: Collection[str] | None = None) -> pl.DataFrame:
     Raises:
         TableUnreadable: if it cannot be opened. Then move its folder away and run ``medallion ledger rebuild``.
     """
-    rows = _count_retries(stored(lake.pin(PATH, Whole())))
+    rows = count_retries(stored(lake.pin(PATH, Whole())))
     return rows if statuses is None else rows.filter(pl.col("status").is_in(list(statuses)))
 
 
@@ -146,9 +161,9 @@ def stored(snapshot: Snapshot) -> pl.DataFrame:
     """The rows as they lie in the files, each once, oldest first; whoever wrote the files."""
     paths = [str(snapshot.folder / path) for path in snapshot.sizes]
     if not paths:
-        return pl.DataFrame(schema=_STORED)
+        return pl.DataFrame(schema=STORED)
     scan = pl.scan_parquet(
-        paths, schema=_STORED, missing_columns="insert", extra_columns="ignore", glob=False,
+        paths, schema=STORED, missing_columns="insert", extra_columns="ignore", glob=False,
         hive_partitioning=False, **scan_options(snapshot.folder),
     )  # fmt: skip
     # A row is there twice if an attempt wrote it, died, and whoever recovered it told of the same.
@@ -156,7 +171,7 @@ def stored(snapshot: Snapshot) -> pl.DataFrame:
     return once.sort("completed_at", "started_at", maintain_order=True).collect()
 
 
-def _count_retries(rows: pl.DataFrame) -> pl.DataFrame:
+def count_retries(rows: pl.DataFrame) -> pl.DataFrame:
     """How many attempts at the partition went before each row's since it was last in place."""
     tried = pl.col("status").is_in([*OUTCOMES - {"discarded"}, "recovered"])
     well = pl.col("status").is_in(list(SETTLED_WELL))

@@ -145,6 +145,15 @@ class ObjectPath:
             self.store.put(self.key, data, use_multipart=False)
         return len(data)
 
+    def create_bytes(self, data: bytes) -> None:
+        """Put an object where none stands.
+
+        Raises:
+            FileExistsError: if one does.
+        """
+        with _told(self):
+            self.store.put(self.key, data, use_multipart=False, mode="create")
+
     def read_bytes(self) -> bytes:
         """The bytes.
 
@@ -231,12 +240,14 @@ class ObjectPath:
 @contextmanager
 def _told(place: ObjectPath) -> Iterator[None]:
     """Raise what the library raises as the ``OSError`` that a disk would raise, without credentials."""
-    from obstore.exceptions import BaseError  # noqa: PLC0415 - only where there is an object store
+    from obstore.exceptions import AlreadyExistsError, BaseError  # noqa: PLC0415 - only where there is an object store
 
     try:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(2, "there is no such object", str(place)) from error
+    except AlreadyExistsError as error:
+        raise FileExistsError(17, "there is such an object", str(place)) from error
     except (BaseError, OSError) as error:
         raise OSError(5, _shown(error), str(place)) from None
 

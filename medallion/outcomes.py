@@ -21,8 +21,8 @@ class Committed:
 
     evidence: Evidence
     version: int
-    was: Verdict | None = None
-    """The verdict of the version before, if there was one."""
+    before: Evidence | None = None
+    """The evidence of the version before, if there was one."""
     recovery: str | None = None
     """What became of an earlier attempt that died: ``interrupted before commit``, ``committed without
     acknowledgement`` or ``superseded``; None if there was none. ``committed without acknowledgement`` also if it was
@@ -34,6 +34,11 @@ class Committed:
     def verdict(self) -> Verdict:
         """How it was judged."""
         return self.evidence.verdict
+
+    @property
+    def was(self) -> Verdict | None:
+        """The verdict of the version before, if there was one."""
+        return None if self.before is None else self.before.verdict
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,11 @@ class Report:
     def published(self) -> dict[str, Committed | Unchanged]:
         """Partitions whose rows are in place."""
         return {key: each for key, each in self.outcomes.items() if isinstance(each, Committed | Unchanged)}
+
+    @property
+    def committed(self) -> tuple[str, ...]:
+        """Partitions that were made anew."""
+        return tuple(key for key, each in self.outcomes.items() if isinstance(each, Committed))
 
     @property
     def refused(self) -> dict[str, Blocked | Failed]:

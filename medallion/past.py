@@ -91,7 +91,11 @@ class _Distribution(PipelineRule):
         if self.categorical:
             return {"counts": value.cast(pl.String).alias("value").value_counts(sort=True).head(1000).implode()}
         number = value.cast(pl.Float64).drop_nans()
-        return {"quantiles": pl.concat_list([number.quantile(q, "nearest") for q in _QUANTILES])}
+        # Sorted once and looked up, the nearest rank as polars' quantile has it: a fifth of the time of 51 quantiles.
+        ranks = (
+            (pl.lit(pl.Series(_QUANTILES)) * (number.len().cast(pl.Int64) - 1).clip(0) + 0.5).floor().cast(pl.UInt32)
+        )
+        return {"quantiles": number.sort().gather(ranks, null_on_oob=True).implode().cast(pl.List(pl.Float64))}
 
     def judge(self, measured: Mapping[str, Any], setting: Setting) -> Iterable[Found]:
         kind = "counts" if self.categorical else "quantiles"

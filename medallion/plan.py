@@ -446,11 +446,21 @@ class _Planning:
         return {path: keys for path, keys in found.items() if keys}
 
 
+_STANDINGS = {
+    Standing.MISSING: Select.MISSING,
+    Standing.FAILED: Select.FAILED,
+    Standing.STALE: Select.STALE,
+    Standing.BLOCKED: Select.BLOCKED,
+}
+
+
 def _kinds(state: PartitionState) -> set[Select]:
     """How a partition may be selected. One that failed is missing or stale as well."""
-    kinds: set[Select] = {Select(state.standing.value)} if state.standing.value in set(Select) else set()
+    kinds = {_STANDINGS[state.standing]} if state.standing in _STANDINGS else set()
     if state.standing is Standing.FAILED:
         kinds.add(Select.MISSING if state.batch_id is None else Select.STALE)
+    if state.standing is Standing.IRRECOVERABLE:
+        kinds.add(Select.MISSING)  # it is not visited, but the plan says so
     if any(reason.cause is Cause.SOURCE for reason in state.reasons):
         kinds.add(Select.SOURCE)
     return kinds

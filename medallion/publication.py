@@ -35,7 +35,7 @@ from medallion.outcomes import Committed, Outcome, Superseded, Unchanged
 from medallion.staging import DataFile, Staged
 from medallion.tables import Table
 
-__all__ = ["Prepared", "Publication", "reconcile"]
+__all__ = ["Prepared", "Publication", "disagreeing", "reconcile"]
 
 _log = logging.getLogger(__name__)
 _TRIES = 20
@@ -86,22 +86,12 @@ class Publication:
         Raises:
             StorageFailed: the store does not take it; the quarantine has been put back, if that at least was possible.
         """
-        keys = list(prepared.evidence)
-        lost = self.moved(keys)
-        quarantine_epochs: dict[str, int] = {}
-        try:
-            if self.table.quarantine_path is not None:
-                quarantine_epochs, more = self._publish_quarantine(prepared, set(keys) - set(lost))
-                lost |= more
-            replaced = self._publish_table(prepared, lost)
-        except Exception:
-            with suppress(Exception):  # the store may be what failed; then the next attempt puts it back
-                self._agree(keys, {})
-            raise
-        self._note(replaced)
-        lost |= replaced.superseded
-        self._agree([key for key in keys if key in quarantine_epochs], quarantine_epochs if not lost else {})
-        outcomes: dict[str, Outcome] = dict(self._lost(prepared, lost))
+        replaced = self.replace(
+            self._replacement(prepared, prepared.accepted, prepared.schema),
+            self._replacement(prepared, prepared.quarantined, prepared.quarantine_schema),
+            lambda keys: self._keep_evidence([prepared.evidence[key] for key in keys]),
+        )
+        outcomes: dict[str, Outcome] = dict(self._lost(prepared, replaced.superseded))
         for key in replaced.epochs:
             drop_held(self.target.folder, key)
             before = was(key)
@@ -109,11 +99,50 @@ class Publication:
             outcomes[key] = Committed(
                 prepared.evidence[key],
                 replaced.version,
-                before.verdict if before is not None else None,
+                before,
                 self.unacknowledged.get(key),
                 None if replaced.at is None else dt.datetime.fromtimestamp(replaced.at / 1000, dt.UTC),
             )
         return outcomes
+
+    def replace(
+        self, accepted: Replacement, refused: Replacement, ready: Callable[[Collection[str]], None] = lambda keys: None
+    ) -> Replaced:
+        """Commit the refused rows of some partitions to the quarantine, and then the accepted ones to the table.
+
+        Args:
+            accepted: what is put in the place of partitions of the table.
+            refused: of the same partitions, for the quarantine; not looked at if the table has none.
+            ready: called with the partitions that are still this attempt's, right before the table is committed.
+
+        Raises:
+            StorageFailed: see :meth:`publish`.
+        """
+        keys = list(accepted.batches)
+        lost = self.moved(keys)
+        quarantine_epochs: dict[str, int] = {}
+        try:
+            if self.table.quarantine_path is not None:
+                quarantine_epochs, more = self._replace_quarantine(refused.without(lost))
+                lost |= more
+            mine = accepted.without(lost)
+            if mine.batches:
+                ready(list(mine.batches))
+                replaced = self.lake.replace(self.target, mine, metadata=self.metadata)
+            else:
+                replaced = Replaced(None, {}, {})
+        except Exception:
+            with suppress(Exception):  # the store may be what failed; then the next attempt puts it back
+                self._agree(keys, {})
+            raise
+        self._note(replaced)
+        lost |= replaced.superseded
+        self._agree([key for key in keys if key in quarantine_epochs], quarantine_epochs if not lost else {})
+        return Replaced(replaced.version, lost, replaced.epochs, replaced.recovered, replaced.at)
+
+    def _keep_evidence(self, documents: Sequence[Evidence]) -> None:
+        write_evidence(self.target.folder, documents, durable=self.lake.durable)
+        reach("evidence written")
 
     def _note(self, replaced: Replaced) -> None:
         if replaced.recovered:
@@ -131,12 +160,9 @@ class Publication:
             if stands[key] != seen[key]
         }
 
-    def _publish_quarantine(
-        self, prepared: Prepared, keys: Collection[str]
-    ) -> tuple[dict[str, int], dict[str, errors.Superseded]]:
+    def _replace_quarantine(self, replacement: Replacement) -> tuple[dict[str, int], dict[str, errors.Superseded]]:
         """Evidence before publication. Committed even if nothing was refused, so that its fence moves."""
         assert self.table.quarantine_path is not None
-        replacement = self._replacement(prepared, prepared.quarantined, prepared.quarantine_schema, keys)
         epochs: dict[str, int] = {}
         lost: dict[str, errors.Superseded] = {}
         for _ in range(_TRIES):
@@ -156,26 +182,11 @@ class Publication:
         key = next(iter(replacement.batches))
         raise errors.StorageFailed(self.table.quarantine_path, key, f"it was overtaken {_TRIES} times")
 
-    def _publish_table(self, prepared: Prepared, lost: Collection[str]) -> Replaced:
-        keys = [key for key in prepared.evidence if key not in lost]
-        if not keys:
-            return Replaced(None, {}, {})
-        write_evidence(self.target.folder, [prepared.evidence[key] for key in keys], durable=self.lake.durable)
-        reach("evidence written")
-        replacement = self._replacement(prepared, prepared.accepted, prepared.schema, keys)
-        return self.lake.replace(self.target, replacement, metadata=self.metadata)
-
-    def _replacement(
-        self, prepared: Prepared, staged: Sequence[Staged], schema: pl.Schema, keys: Collection[str]
-    ) -> Replacement:
-        batches = {key: each.batch_id for key, each in prepared.evidence.items() if key in keys}
+    def _replacement(self, prepared: Prepared, staged: Sequence[Staged], schema: pl.Schema) -> Replacement:
+        batches = {key: each.batch_id for key, each in prepared.evidence.items()}
         folder = self.table.partition.folder
         return Replacement(
-            [
-                (each, each.named(batches[each.partition], folder(each.partition)))
-                for each in staged
-                if each.partition in batches
-            ],
+            [(each, each.named(batches[each.partition], folder(each.partition))) for each in staged],
             batches,
             schema,
         )
@@ -238,6 +249,33 @@ def reconcile(
     raise errors.StorageFailed(table.quarantine_path, keys[0], f"it was overtaken {_TRIES} times")
 
 
+def disagreeing(
+    quarantine: Snapshot, target: Snapshot, keys: Collection[str], evidence_of: Callable[[str], Evidence | None]
+) -> dict[str, Evidence | None]:
+    """The partitions of which the quarantine holds other rows than those that the table's live batch refused.
+
+    Args:
+        quarantine: at one version.
+        target: the table, at one version.
+        keys: the partitions to look at.
+        evidence_of: gives the evidence of a batch.
+
+    Returns:
+        the evidence of each one's batch; None if there is no batch.
+    """
+    found: dict[str, Evidence | None] = {}
+    for key in keys:
+        live, refused = target.batch_id(key), quarantine.batch_id(key)
+        if live == refused:
+            continue
+        evidence = None if live is None else evidence_of(live)
+        if live is not None and evidence is None:
+            continue  # what belongs there is not known before the partition's evidence is worked out again
+        if refused is not None or (evidence is not None and evidence.verdict.quarantined):
+            found[key] = evidence
+    return found
+
+
 def _repairs(
     table: Table,
     quarantine: Snapshot,
@@ -247,16 +285,9 @@ def _repairs(
 ) -> Replacement:
     files: list[tuple[Staged, DataFile]] = []
     batches: dict[str, str] = {}
-    for key in keys:
-        live, refused = target.batch_id(key), quarantine.batch_id(key)
-        if live == refused:
-            continue
-        evidence = None if live is None else evidence_of(live)
-        if live is not None and evidence is None:
-            continue  # what belongs there is not known before the partition's evidence is worked out again
+    for key, evidence in disagreeing(quarantine, target, keys, evidence_of).items():
         if evidence is None or not evidence.verdict.quarantined:
-            if refused is not None:
-                batches[key] = live or ""
+            batches[key] = target.batch_id(key) or ""
             continue
         file = _kept(table, quarantine, evidence)
         if file is None:

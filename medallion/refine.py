@@ -23,6 +23,7 @@ import polars as pl
 from medallion.attempts import Recoveries, attempting
 from medallion.errors import (
     ConfigurationError,
+    Irrecoverable,
     MedallionError,
     RevisionRefused,
     StorageFailed,
@@ -30,12 +31,15 @@ from medallion.errors import (
 )
 from medallion.evidence import Evidence, EvidenceReader, drop_held, hold, write_evidence
 from medallion.failpoints import reach
+from medallion.gaps import irrecoverable
 from medallion.identity import Basis
 from medallion.inputs import Connect
+from medallion.isolation import check_publishes
 from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Superseded, Unchanged
 from medallion.partitions import Whole
 from medallion.publication import Prepared, Publication, reconcile
+from medallion.restore_intents import check_none_open
 from medallion.sources import LandingZone
 from medallion.staging import as_stored, stage
 from medallion.stale import contract_digest
@@ -116,11 +120,15 @@ def refine(table: Table, keys: Sequence[str], run: Run) -> Report:
     Raises:
         UnknownPartition: before anything is read or written, if the table does not have one of ``keys``.
         ConfigurationError: if bronze is asked for without a landing zone.
+        IsolatedCopy: if the lake is a copy from a backup that has not been promoted.
+        RestoreUnfinished: if a restore is open: nothing is built on what it has half done.
     """
     for key in keys:
         table.partition.check(key)
     ordered = [key for key in table.partition.keys() if key in set(keys)]  # noqa: SIM118 - not a dictionary
+    check_publishes(run.lake.root)
     attempt = Attempt(table, run)
+    check_none_open(run.lake)  # after pinning: so nothing that is pinned was written by a restore that is open
     settled = attempt.run(ordered)
     return Report(table.path, {key: settled[key] for key in ordered})
 
@@ -145,7 +153,10 @@ class Attempt:
 
     def identify(self, keys: Sequence[str]) -> list[str]:
         """Settle what is certain without looking at rows; return the other partitions."""
-        return self.steps.identify(keys)
+        gaps = irrecoverable(self.lake, self.table.path)
+        lost = {key: Irrecoverable(self.table.path, key, gaps[key]) for key in keys if key in gaps}
+        self.outcomes.update({key: Failed(error) for key, error in lost.items()})
+        return self.steps.identify([key for key in keys if key not in lost])
 
     def run(self, keys: Sequence[str]) -> dict[str, Outcome]:
         """Settle all partitions, and what attempts that died have left of them."""
@@ -274,7 +285,7 @@ class Attempt:
             evidence = candidate.evidence[key]
             live = self.live_evidence(key)
             if self.target.batch_id(key) == evidence.batch_id:
-                outcomes[key] = self.unchanged(key, live or self._write_again(key, evidence))
+                outcomes[key] = self.unchanged(key, live or self._write_again(key, candidate))
             elif live is not None and live.revision > self.table.revision and self.run_.downgrade is None:
                 outcomes[key] = Failed(RevisionRefused(self.table.path, key, self.table.revision, live.revision))
             elif evidence.verdict.blocked:
@@ -287,9 +298,15 @@ class Attempt:
             outcomes.update(self.publication.publish(prepared, self.live_evidence))
         return outcomes
 
-    def _write_again(self, key: str, evidence: Evidence) -> Evidence:
+    def _write_again(self, key: str, candidate: Candidate) -> Evidence:
         """Restore the evidence of a live batch that has lost it. Its files stay: they say the same under that name."""
-        restored = replace(evidence, content=self.target.content(key) or "")
+        evidence = self._encode([key], candidate).evidence[key]
+        refused = evidence.refused
+        if refused is not None and self.table.quarantine_path is not None:
+            quarantine = self.lake.pin(self.table.quarantine_path, self.table.partition)
+            if quarantine.batch_id(key) == evidence.batch_id:
+                refused = quarantine.content(key)
+        restored = replace(evidence, content=self.target.content(key) or "", refused=refused)
         write_evidence(self.target.folder, [restored], durable=self.lake.durable)
         return restored
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from medallion.coerce import coerce
 from medallion.digests import digest
+from medallion.errors import MedallionError
 from medallion.evidence import Evidence
 from medallion.gate import FAILURES
 from medallion.identity import Basis
@@ -45,7 +46,7 @@ def changed_uses(
         reference of which this cannot be told for certain counts as one that matters.
     """
     try:
-        now = _uses(basis, target, changed)
+        now = _uses(basis, target, made, changed)
     except (pl.exceptions.PolarsError, OSError):  # a file that cannot be read is told of where it is needed
         return dict(changed)
     return {
@@ -54,7 +55,9 @@ def changed_uses(
     }
 
 
-def _uses(basis: Basis, target: Snapshot, changed: Mapping[str, tuple[str, ...]]) -> dict[str, Mapping[str, str]]:
+def _uses(
+    basis: Basis, target: Snapshot, made: Mapping[str, Evidence], changed: Mapping[str, tuple[str, ...]]
+) -> dict[str, Mapping[str, str]]:
     """By reference and partition, the digest of what is used now."""
     found: dict[str, Mapping[str, str]] = {}
     by_key = {name for names in changed.values() for name in names if not name.endswith(_KNOWN_IN)}
@@ -63,16 +66,50 @@ def _uses(basis: Basis, target: Snapshot, changed: Mapping[str, tuple[str, ...]]
         found |= used_digests(basis.table, basis.inputs, keys)
     for name in {name for names in changed.values() for name in names} - by_key:
         keys = [key for key, names in changed.items() if name in names]
-        found[name] = _unknown_digests(basis, target, name.removesuffix(_KNOWN_IN), keys)
+        found[name] = _unknown_digests(basis, target, name, {key: made[key] for key in keys})
     return found
 
 
-def _unknown_digests(basis: Basis, target: Snapshot, column: str, keys: list[str]) -> dict[str, str]:
+def _knows_the_same(basis: Basis, name: str, made: Mapping[str, Evidence]) -> set[str]:
+    """The partitions that were judged by a version of a reference which knew the same values as the pinned one.
+
+    Most corrections of a reference change what is said of a value and not which values there are.
+    """
+    reference, snapshot = basis.references[name.removesuffix(_KNOWN_IN)]
+    known = reference_values(snapshot, reference.table, reference.column)
+    same: set[str] = set()
+    for (version, content), keys in _by_version(name, made).items():
+        try:
+            before = snapshot.lake.pin(snapshot.path, snapshot.partition, version)
+            values = reference_values(before, reference.table, reference.column)
+            if before.content(Whole.KEY) == content and values.equals(known):
+                same |= keys
+        except (MedallionError, pl.exceptions.PolarsError, OSError):  # that version is gone: the rows tell
+            continue
+    return same
+
+
+def _by_version(name: str, made: Mapping[str, Evidence]) -> dict[tuple[int, str], set[str]]:
+    found: dict[tuple[int, str], set[str]] = {}
+    for key, each in made.items():
+        told = each.references[name]
+        if told["version"] is not None and told["content"] is not None:
+            found.setdefault((told["version"], told["content"]), set()).add(key)
+    return found
+
+
+def _unknown_digests(basis: Basis, target: Snapshot, name: str, made: Mapping[str, Evidence]) -> dict[str, str]:
     """By partition, the digest of the values that the pinned reference does not know, as the gate would find them.
 
     Every value of an accepted row is in the table and every value of a refused one in the quarantine, as text. Of
     collapsed copies one is in the table.
     """
+    same = _knows_the_same(basis, name, made)
+    told = {key: str(made[key].references[name]["used"]) for key in same}
+    keys = [key for key in made if key not in same]
+    if not keys:
+        return told
+    column = name.removesuffix(_KNOWN_IN)
     reference, snapshot = basis.references[column]
     known = reference_values(snapshot, reference.table, reference.column)
     used = [_values(basis.table, target, column, keys)]
@@ -85,10 +122,10 @@ def _unknown_digests(basis: Basis, target: Snapshot, column: str, keys: list[str
     try:
         unknown = values.filter(pl.col("value").is_not_null() & ~pl.col("value").is_in(known.implode()))
     except pl.exceptions.PolarsError:  # the reference's column has become one of another type
-        return dict.fromkeys(keys, _UNTOLD)
+        return told | dict.fromkeys(keys, _UNTOLD)
     lists = unknown.group_by("partition").agg(pl.col("value").sort())
     found = {key: list(map(str, each)) for key, each in lists.iter_rows()}
-    return {key: _UNTOLD if key in untold else digest(found.get(key, [])) for key in keys}
+    return told | {key: _UNTOLD if key in untold else digest(found.get(key, [])) for key in keys}
 
 
 def _values(table: Table, rows: Snapshot, column: str, keys: list[str], among: pl.Expr | None = None) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """A table as one version of its log describes it: what is live, how it is read, and how often it was committed.
 
-A snapshot is a value: it stays what it was when the table moves on. It is made by the lake alone.
+A snapshot is a value: it stays what it was when the table moves on. It is made by the lake, or, where the log has
+forgotten a version, from a savepoint that names its files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from medallion.store import Place, parquet_columns, scan_options
 if TYPE_CHECKING:
     from medallion.lake import Lake
 
-__all__ = ["Replaced", "Replacement", "Snapshot"]
+__all__ = ["Replaced", "Replacement", "Snapshot", "check_cut", "named_snapshot"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,13 @@ class Replacement:
         files: of the partitions; one without a file is emptied.
         batches: the batch id of every partition that is replaced.
         schema: of the files, the partition column included.
+        standing: whether the files lie there already and have been checked, so that none is written.
     """
 
     files: Sequence[tuple[Staged, DataFile]]
     batches: Mapping[str, str]
     schema: pl.Schema
+    standing: bool = False
 
     def without(self, keys: Collection[str]) -> Replacement:
         """The same for the other partitions."""
@@ -46,6 +49,7 @@ class Replacement:
             [pair for pair in self.files if pair[1].partition not in keys],
             {key: batch for key, batch in self.batches.items() if key not in keys},
             self.schema,
+            self.standing,
         )
 
 
@@ -177,26 +181,78 @@ class Snapshot:
         )
 
 
+_MANY = 32
+"""Partitions of which the files are looked at one by one; whoever asks for more is likely to want them all."""
+
+
+def check_cut(columns: Sequence[str], path: str, partition: Partitioning) -> None:
+    """Refuse a table that lies there cut in another way: a commit would replace other rows than it says.
+
+    Raises:
+        TableUnreadable: with both ways.
+    """
+    stands = list(columns)
+    wanted = [partition.column] if partition.column else []
+    if stands != wanted:
+        raise TableUnreadable(
+            f"{path} lies in the lake partitioned by {stands or 'nothing'}, and its feed declares "
+            f"{wanted or 'no partitions'}. Nothing was written. Give the table another name, or move its folder away "
+            "and build it again."
+        )
+
+
+def named_snapshot(newest: Snapshot, version: int | None, files: Mapping[str, Sequence[DataFile]]) -> Snapshot:
+    """A table with files that somebody else than its log names; its columns are the newest ones, which only get more.
+
+    Args:
+        newest: the table as it stands.
+        version: that held these files, if any.
+        files: by partition.
+    """
+    lake, path, partition, schema = newest.lake, newest.path, newest.partition, newest.schema
+    rows = [
+        {
+            "path": file.path,
+            "size_bytes": file.size,
+            "num_records": file.rows,
+            "modification_time": file.modified,
+            **({f"partition.{partition.column}": key} if partition.column else {}),
+        }
+        for key, some in files.items()
+        for file in some
+    ]
+    return Snapshot(lake, path, partition, version, schema, pl.DataFrame(rows))
+
+
 class _Files(Mapping[str, tuple[DataFile, ...]]):
     """The live files of a snapshot, looked at when asked for: a commit to one partition of thousands needs one."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._path, self._folder = snapshot.path, snapshot.folder
         self._actions = snapshot.actions
-        self._rows: dict[str, list[int]] = {}
         self._seen: dict[str, tuple[DataFile, ...]] = {}
+        self._whole: list[dict[str, Any]] = []
         column = snapshot.partition.column
         if not column or self._actions.is_empty():
             keys = [Whole.KEY] * self._actions.height
         else:
             keys = self._actions.get_column(f"partition.{column}").cast(pl.String).to_list()
-        for row, key in enumerate(keys):
-            self._rows.setdefault(key, []).append(row)
+        self._rows: dict[str, Sequence[int]] = {key: (row,) for row, key in enumerate(keys)}
+        if len(self._rows) < len(keys):  # several files in a partition, as this engine does not write them
+            several: dict[str, list[int]] = {}
+            for row, key in enumerate(keys):
+                several.setdefault(key, []).append(row)
+            self._rows.update(several)
 
     def __getitem__(self, key: str) -> tuple[DataFile, ...]:
         if key not in self._seen:
-            self._seen[key] = tuple(self._file(key, self._actions.row(row, named=True)) for row in self._rows[key])
+            if len(self._seen) == _MANY:
+                self._whole = self._actions.to_dicts()
+            self._seen[key] = tuple(self._file(key, self._action(row)) for row in self._rows[key])
         return self._seen[key]
+
+    def _action(self, row: int) -> Mapping[str, Any]:
+        return self._whole[row] if self._whole else self._actions.row(row, named=True)
 
     def _file(self, key: str, action: Mapping[str, Any]) -> DataFile:
         named = parse_name(action["path"])
@@ -206,7 +262,12 @@ class _Files(Mapping[str, tuple[DataFile, ...]]):
                 "whole partitions by name and does not guess: move the file's rows through the landing zone, or "
                 "point the feed at another table name."
             )
-        return DataFile(key, action["path"], *named, action["num_records"], action["size_bytes"])
+        return DataFile(
+            key, action["path"], *named, action["num_records"], action["size_bytes"], action.get("modification_time", 0)
+        )
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import polars as pl
@@ -28,6 +28,7 @@ __all__ = [
     "as_stored",
     "in_parallel",
     "parse_name",
+    "partition_of",
     "publish_files",
     "stage",
     "stored_type",
@@ -57,6 +58,7 @@ class DataFile:
         digest: of its bytes; equal rows give equal bytes.
         rows: in the file.
         size: in bytes.
+        modified: when it was added, in milliseconds since 1970, as the log says; 0 before it is.
     """
 
     partition: str
@@ -65,6 +67,7 @@ class DataFile:
     digest: str
     rows: int
     size: int
+    modified: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,11 @@ def parse_name(path: str) -> tuple[str, str] | None:
     """Batch id and content digest from a data file's path; None if the engine did not name it."""
     match = _NAME.fullmatch(path)
     return (match[1], match[2]) if match else None
+
+
+def partition_of(path: str) -> str:
+    """The partition of a data file, from its path relative to the table."""
+    return PurePosixPath(path).parent.name.partition("=")[2] or Whole.KEY
 
 
 _WIDER: dict[pl.DataType, pl.DataType] = {
@@ -142,31 +150,53 @@ def stage(rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], *, e
     if isinstance(partition, Whole):
         return [_encode(rows, Whole.KEY)] if rows.height or empty else []
     # Rows come in the order of partitions, so the runs of the partition column are the partitions.
-    counts = {value: length for length, value in rows.get_column(partition.column).rle().struct.unnest().iter_rows()}
+    runs = rows.get_column(partition.column).rle().struct.unnest()
+    counts = {value: length for length, value in runs.iter_rows()}
     held = [key for key in keys if counts.get(partition.value(key), 0)]
-    staged: list[Staged] = []
-    if len(held) == 1:
-        staged.append(_encode(rows.drop(partition.column), held[0]))
-    elif held:
-        buffers: dict[str, io.BytesIO] = {}
-
-        def buffer(given: Any) -> io.BytesIO:
-            return buffers.setdefault(str(given.partition_keys.item()), io.BytesIO())
-
-        target = pl.PartitionBy(
-            "unused",
-            key=[partition.column],
-            include_key=False,
-            file_path_provider=buffer,
-            approximate_bytes_per_file=_NO_LIMIT,
-        )
-        rows.lazy().sink_parquet(target, **ENCODING)
-        for key in held:
-            data = buffers[str(partition.value(key))].getvalue()
-            staged.append(Staged(key, data, digest_bytes(data), counts[partition.value(key)]))
+    if len(held) == 1 or rows.n_chunks() >= len(held):
+        staged = _each_by_itself(rows.drop(partition.column), counts, {partition.value(key): key for key in held})
+    else:
+        staged = _all_at_once(rows, partition, held, counts) if held else []
     if empty and len(held) < len(keys):
         nothing = rows.clear().drop(partition.column)
         staged += [_encode(nothing, key) for key in keys if key not in set(held)]
+    return staged
+
+
+def _each_by_itself(rows: pl.DataFrame, counts: Mapping[Any, int], keys: Mapping[Any, str]) -> list[Staged]:
+    """For rows that lie in memory in as many pieces, as those of many source files do: a piece is encoded as it lies.
+
+    Cutting them all at once would first put every piece's text together: half as long again (polars 2.1).
+    """
+    staged: list[Staged] = []
+    at = 0
+    for value, length in counts.items():
+        staged.append(_encode(rows.slice(at, length).rechunk(), keys[value]))
+        at += length
+    return staged
+
+
+def _all_at_once(
+    rows: pl.DataFrame, partition: Partitioning, held: Sequence[str], counts: Mapping[Any, int]
+) -> list[Staged]:
+    """For small partitions the cheaper way by far: one query writes all files."""
+    buffers: dict[str, io.BytesIO] = {}
+
+    def buffer(given: Any) -> io.BytesIO:
+        return buffers.setdefault(str(given.partition_keys.item()), io.BytesIO())
+
+    target = pl.PartitionBy(
+        "unused",
+        key=[partition.column],
+        include_key=False,
+        file_path_provider=buffer,
+        approximate_bytes_per_file=_NO_LIMIT,
+    )
+    rows.lazy().sink_parquet(target, **ENCODING)
+    staged: list[Staged] = []
+    for key in held:
+        data = buffers[str(partition.value(key))].getvalue()
+        staged.append(Staged(key, data, digest_bytes(data), counts[partition.value(key)]))
     return staged
 
 

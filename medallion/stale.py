@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from medallion.digests import digest
 from medallion.evidence import Evidence, EvidenceReader
 from medallion.lake import Lake
@@ -10,6 +12,7 @@ from medallion.tables import Table
 __all__ = ["code_change", "contract_digest", "stale_partitions"]
 
 
+@lru_cache(maxsize=1024)
 def contract_digest(table: Table) -> str:
     """Names what a table is judged by: its rules, and the settings that decide with them."""
     if table.schema is None:

@@ -9,6 +9,7 @@ A partition's state tells of its own inputs as they are committed now. Whether t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,8 +18,9 @@ from functools import cached_property
 import polars as pl
 
 from medallion import ledger
-from medallion.errors import SourceError, SourceMissing
+from medallion.errors import SourceError, SourceMissing, TableUnreadable
 from medallion.evidence import Evidence, EvidenceReader, held_candidates
+from medallion.gaps import irrecoverable
 from medallion.identity import Basis, Changes, source_batch_id
 from medallion.lake import Lake, Snapshot
 from medallion.project import Project
@@ -28,6 +30,8 @@ from medallion.stale import code_change
 from medallion.tables import Table
 
 __all__ = ["Cause", "PartitionState", "Reason", "Standing", "Survey", "fold"]
+
+_log = logging.getLogger(__name__)
 
 
 class Standing(StrEnum):
@@ -152,15 +156,20 @@ class Survey:
     def _fold(self, table: Table, failures: Mapping[str, Reason]) -> dict[str, PartitionState]:
         look = _Look(self.bases[table.path], self.snapshots[table.path])
         if table.layer == "bronze":
-            landed = (
-                look_for_sources(table, table.partition.keys(), self.landing, self.lake.root) if self.landing else {}
+            keys = table.partition.keys()
+            found = dict(
+                _bronze(look, look_for_sources(table, keys, self.landing, self.lake.root) if self.landing else {})
             )
-            found = {key: _ingested(look, key, landed.get(key)) for key in table.partition.keys()}  # noqa: SIM118
         else:
             found = dict(_refined(look))
         looked = table.layer != "bronze" or self.landing is not None
+        gaps = irrecoverable(self.lake, table.path)
         return {
-            key: _failed(state, failures[key], looked=looked) if key in failures else state
+            key: _lost(state, gaps[key])
+            if key in gaps
+            else _failed(state, failures[key], looked=looked)
+            if key in failures
+            else state
             for key, state in found.items()
         }
 
@@ -177,10 +186,22 @@ class _Look:
         return self.basis.table
 
     @cached_property
-    def evidence(self) -> dict[str, Evidence | None]:
-        """Of each live batch, by partition."""
-        read = EvidenceReader(self.snapshot.folder)
-        return {key: read(files[0].batch_id) for key, files in self.snapshot.files.items()}
+    def live(self) -> dict[str, str]:
+        """The live batch of each partition that has one."""
+        return {key: files[0].batch_id for key, files in self.snapshot.files.items()}
+
+    @cached_property
+    def _read(self) -> EvidenceReader:
+        return EvidenceReader(self.snapshot.folder)
+
+    def evidence(self, keys: Collection[str]) -> dict[str, Evidence | None]:
+        """Of the live batches of some partitions."""
+        found = self._read.several(self.live[key] for key in keys)
+        return {key: found.get(self.live[key]) for key in keys}
+
+    def settled(self, key: str, batch_id: str) -> bool:
+        """Whether a batch is what is live, and its evidence is there."""
+        return self.live.get(key) == batch_id and batch_id in self._read.known()
 
     @cached_property
     def blocked(self) -> dict[str, Evidence]:
@@ -191,17 +212,28 @@ class _Look:
 
     def state(self, key: str, standing: Standing, *reasons: Reason, undelivered: str | None = None) -> PartitionState:
         """A partition's state, with what is live."""
-        live = self.snapshot.batch_id(key)
-        return PartitionState(self.table.path, key, standing, reasons, live, self.snapshot.rows(key), undelivered)
+        files = self.snapshot.files.get(key, ())
+        rows = sum(file.rows for file in files)
+        return PartitionState(self.table.path, key, standing, reasons, self.live.get(key), rows, undelivered)
 
 
-def _ingested(look: _Look, key: str, landed: Landed | SourceError | None) -> PartitionState:
-    """A bronze partition, held against what was delivered."""
+def _bronze(look: _Look, landed: Mapping[str, Landed | SourceError]) -> Iterator[tuple[str, PartitionState]]:
+    """The partitions of a bronze table, held against what was delivered, if that was looked at."""
+    batches = {key: source_batch_id(look.table, each) for key, each in landed.items() if isinstance(each, Landed)}
+    same = {key for key, batch_id in batches.items() if look.settled(key, batch_id)}
+    evidence = look.evidence([key for key in look.live if key not in same])
+    for key in look.table.partition.keys():  # noqa: SIM118 - a method of partitionings, not of a dictionary
+        if key in same:
+            yield key, look.state(key, Standing.CURRENT)
+        else:
+            yield key, _ingested(look, key, landed.get(key), evidence.get(key))
+
+
+def _ingested(look: _Look, key: str, landed: Landed | SourceError | None, made: Evidence | None) -> PartitionState:
     undelivered = str(landed) if isinstance(landed, SourceError) else None
-    if key not in look.snapshot.files:
+    if key not in look.live:
         detail = f"{landed.source} is not delivered" if isinstance(landed, SourceMissing) else undelivered or ""
         return look.state(key, Standing.MISSING, Reason(Cause.MISSING, detail), undelivered=undelivered)
-    made = look.evidence[key]
     code = "its evidence is gone" if made is None else code_change(look.table, made)
     if code is not None:
         return look.state(key, Standing.STALE, Reason(Cause.CODE, code), undelivered=undelivered)
@@ -209,32 +241,34 @@ def _ingested(look: _Look, key: str, landed: Landed | SourceError | None) -> Par
         return look.state(key, Standing.CURRENT, undelivered=undelivered)  # what was read from it is kept
     if isinstance(landed, SourceError):
         return look.state(key, Standing.STALE, Reason(Cause.SOURCE, str(landed)), undelivered=undelivered)
-    if source_batch_id(look.table, landed) == look.snapshot.batch_id(key):
-        return look.state(key, Standing.CURRENT)
     detail = landed.file.name if landed.file else f"closed: {landed.closed}"
     return look.state(key, Standing.STALE, Reason(Cause.SOURCE, detail))
 
 
 def _refined(look: _Look) -> Iterator[tuple[str, PartitionState]]:
     """The partitions of a table that is built from others."""
-    keys = look.table.partition.keys()
+    same: set[str] = set()
+    if not look.basis.whole_references():  # then a batch is named by what is pinned, and no evidence need be read
+        same = {key for key in look.live if look.settled(key, look.basis.batch_id(key))}
+    evidence = look.evidence([key for key in look.live if key not in same])
     changes = {
         key: look.basis.changes(key, made) if made is not None else Changes("its evidence is gone")
-        for key, made in look.evidence.items()
+        for key, made in evidence.items()
     }
     asked = {key: each.references for key, each in changes.items() if each.only_references}
-    made = {key: evidence for key in asked if (evidence := look.evidence[key]) is not None}
+    made = {key: each for key, each in evidence.items() if each is not None and key in asked}
     rekeyed = changed_uses(look.basis, look.snapshot, made, asked) if asked else {}
-    for key in keys:
+    for key in look.table.partition.keys():  # noqa: SIM118 - a method of partitionings, not of a dictionary
         held = look.blocked.get(key)
         if held is not None and not look.basis.changes(key, held):
             rules = ", ".join(finding.rule for finding in held.verdict.blocking)
             yield key, look.state(key, Standing.BLOCKED, Reason(Cause.BLOCKED, rules))
-        elif key not in look.snapshot.files:
+        elif key not in look.live:
             yield key, look.state(key, Standing.MISSING, *_lacking(look, key))
+        elif key in same or not (reasons := _stale(look, changes[key], rekeyed.get(key, ()))):
+            yield key, look.state(key, Standing.CURRENT)
         else:
-            reasons = _stale(look, changes[key], rekeyed.get(key, ()))
-            yield key, look.state(key, Standing.STALE if reasons else Standing.CURRENT, *reasons)
+            yield key, look.state(key, Standing.STALE, *reasons)
 
 
 def _lacking(look: _Look, key: str) -> tuple[Reason, ...]:
@@ -247,6 +281,8 @@ def _lacking(look: _Look, key: str) -> tuple[Reason, ...]:
 
 
 def _stale(look: _Look, changes: Changes, rekeyed: tuple[str, ...]) -> tuple[Reason, ...]:
+    if not changes:
+        return ()
     reasons = [Reason(Cause.CODE, changes.code)] if changes.code else []
     if changes.inputs:
         more = f" and {len(changes.inputs) - 1} more" if len(changes.inputs) > 1 else ""
@@ -258,7 +294,11 @@ def _stale(look: _Look, changes: Changes, rekeyed: tuple[str, ...]) -> tuple[Rea
 
 def _failures(lake: Lake) -> dict[str, dict[str, Reason]]:
     """By table and partition, the failures that are the newest thing the ledger tells."""
-    newest = ledger.latest(lake).filter(pl.col("status") == "failed")
+    try:
+        newest = ledger.latest(lake).filter(pl.col("status") == "failed")
+    except TableUnreadable as unreadable:  # evidence, not authority: the tables tell the rest
+        _log.warning("failures that leave no trace in a table are not known: %s", unreadable)
+        return {}
     found: dict[str, dict[str, Reason]] = {}
     for table, key, code, error in newest.select("pipeline_name", "partition", "error_code", "error").iter_rows():
         if code not in _WAITING:
@@ -266,8 +306,15 @@ def _failures(lake: Lake) -> dict[str, dict[str, Reason]]:
     return found
 
 
-_WAITING = ("INPUT_NOT_COMMITTED", "SUPERSEDED")
+_WAITING = ("INPUT_NOT_COMMITTED", "SOURCE_MISSING", "SUPERSEDED")
 """What is no failure of the partition's own: there was nothing to build it from, or another attempt built it."""
+
+
+def _lost(state: PartitionState, reason: str) -> PartitionState:
+    """The state of a partition that is recorded as a gap: what is live stays as it is, and nothing else is made."""
+    if state.batch_id is not None:
+        return replace(state, standing=Standing.CURRENT, reasons=())
+    return replace(state, standing=Standing.IRRECOVERABLE, reasons=(Reason(Cause.MISSING, reason),), undelivered=reason)
 
 
 def _failed(state: PartitionState, failure: Reason, *, looked: bool) -> PartitionState:

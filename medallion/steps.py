@@ -21,7 +21,7 @@ from medallion.errors import (
 from medallion.evidence import Evidence, EvidenceReader
 from medallion.failpoints import reach
 from medallion.gate import Split
-from medallion.identity import source_batch_id
+from medallion.identity import refined_batch_id, source_batch_id
 from medallion.inputs import Pinned, attach_target, reference_values, transformed, used_digests
 from medallion.outcomes import Failed
 from medallion.published import History
@@ -215,11 +215,7 @@ class RefinedSteps:
                     used[name].get(key) if name in used else digest(split.unknown.get(column, {}).get(key, []))
                 )
             inputs = self.basis.inputs_of(key)
-            batch_id = digest(
-                self.table.path, key, self.table.revision, self.table.transform_digest, self.attempt.contract,
-                {name: each["partitions"] for name, each in inputs.items()},
-                {name: each["used"] for name, each in references.items()},
-            )  # fmt: skip
+            batch_id = refined_batch_id(self.table, key, self.attempt.contract, inputs, references)
             evidence[key] = self.attempt.evidence(
                 key, batch_id, verdict, inputs=inputs, references=references, closed=closed.get(key)
             )

@@ -9,6 +9,7 @@ word                a local folder                                         an ob
 ==================  =====================================================  ===================================
 write_durably       a temporary file, flushed, renamed over the old one     one PUT, which is whole or nothing
 write_named         ``O_EXCL``; what stands is replaced as above            one PUT: the name promises the bytes
+write_once          a temporary file, flushed, linked if there is none      a PUT with ``If-None-Match``
 sync                ``fsync`` of a file or of a folder's entries            nothing: an answered PUT is durable
 commit a version    an atomic link (deltalake)                              a PUT with ``If-None-Match`` (deltalake)
 ==================  =====================================================  ===================================
@@ -41,6 +42,7 @@ __all__ = [
     "tables",
     "write_durably",
     "write_named",
+    "write_once",
 ]
 
 Place = Path | ObjectPath
@@ -95,6 +97,31 @@ def write_named(place: Place, data: bytes, *, durable: bool) -> None:
         # Left by an attempt that died, perhaps in the middle of writing; or live already, and then a reader may
         # have it open. The name promises the content, so a whole file is put in its place in one step.
         write_durably(place, data, durable=durable)
+
+
+def write_once(place: Place, data: bytes, *, durable: bool) -> None:
+    """Write a file that is never overwritten; a reader sees all of it or none. Its folder is there.
+
+    Raises:
+        FileExistsError: if something else stands there.
+    """
+    if isinstance(place, ObjectPath):
+        try:
+            place.create_bytes(data)
+        except FileExistsError:
+            # The store may have taken it and its answer was lost; what makes a file unique stands in it.
+            if place.read_bytes() != data:
+                raise
+        return
+    temporary = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            _fill(file, data, durable=durable)
+        os.link(temporary, place)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if durable:
+        sync(place.parent)
 
 
 def _fill(file: io.BufferedWriter, data: bytes, *, durable: bool) -> None:

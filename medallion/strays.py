@@ -1,34 +1,33 @@
 """What attempts that died have left on the disk, and how it is removed without touching what anybody needs.
 
 Needed, and never found here: files that any version in the log names, as live or as removed (those are for vacuum);
+those that a savepoint or an open restore names;
 refused rows of a live batch; everything of a partition at which a live attempt works; held candidates; the exact bytes
 of sources. All else is a stray once it has not been touched for a safe age.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-import polars as pl
-
 from medallion.attempts import AttemptRecord, records, settle_dead
 from medallion.evidence import read_held
 from medallion.lake import Lake
+from medallion.log import named_files
 from medallion.objects import ObjectPath
-from medallion.partitions import Whole
-from medallion.staging import parse_name
-from medallion.store import Place, readable, relative, tables
+from medallion.savepoints import pinned_files
+from medallion.staging import parse_name, partition_of
+from medallion.store import Place, relative, tables
 
-__all__ = ["SAFE_HOURS", "Stray", "find_strays", "remove_strays"]
+__all__ = ["SAFE_HOURS", "Stray", "find_strays", "remove_strays", "take"]
 
 SAFE_HOURS = 24.0
 """Hours without a touch after which something that nobody needs counts as left behind."""
@@ -65,8 +64,9 @@ def find_strays(lake: Lake, *, older_than: float = SAFE_HOURS) -> list[Stray]:
         older_than: hours for which it must not have been touched.
     """
     found: list[Stray] = []
+    pinned = pinned_files(lake)
     for folder in tables(lake.root):
-        found += _Folder(lake, folder).strays(older_than)
+        found += _Folder(lake, folder, pinned).strays(older_than)
     return found
 
 
@@ -76,10 +76,10 @@ def remove_strays(lake: Lake, strays: list[Stray], *, older_than: float = SAFE_H
     dead = [each for each in strays if each.kind == "attempt record"]
     for table in sorted({each.table for each in dead}):
         settle_dead(lake, table, {Path(each.path).stem for each in dead})
-    return [each for each in strays if each in dead or _remove(lake.root / each.path, before)]
+    return [each for each in strays if each in dead or take(lake.root / each.path, before)]
 
 
-def _remove(path: Place, before: float) -> bool:
+def take(path: Place, before: float) -> bool:
     """Take a file out of sight first and look at what was taken: an attempt may have just written it anew.
 
     An object cannot be taken out of sight; it is looked at once more just before.
@@ -110,7 +110,7 @@ def _remove(path: Place, before: float) -> bool:
 class _Folder:
     """The folder of one table."""
 
-    def __init__(self, lake: Lake, folder: Place) -> None:
+    def __init__(self, lake: Lake, folder: Place, pinned: Mapping[str, set[str]]) -> None:
         self.lake, self.folder = lake, folder
         self.table = str(relative(folder, lake.root))
         # Listed before the log and the records are read, so that what is committed meanwhile is known to them.
@@ -118,12 +118,12 @@ class _Folder:
         known = self._records()
         self.dead = [each for each in known if not each.is_alive]
         self.busy = {key for each in known if each.is_alive for key in each.partitions}
-        self.named = _named_by_log(folder / "_delta_log")
+        self.named = named_files(folder / "_delta_log").keys() | pinned.get(self.table, set())
         self.batches = _batches(self.named)
         # A quarantine is put back from the files of refused rows of the batches that are live in its table.
         layer, _, name = self.table.partition("/")
         theirs = self.lake.root / "silver" / name / "_delta_log"
-        self.refusing = _batches(_named_by_log(theirs)) if layer == "quarantine" else set()
+        self.refusing = _batches(named_files(theirs)) if layer == "quarantine" else set()
 
     def _records(self) -> list[AttemptRecord]:
         # A quarantine is written by attempts at the table whose rows it refuses.
@@ -186,8 +186,9 @@ class _Folder:
         return "temporary file" if _TEMPORARY.fullmatch(path.name) else None
 
     def _is_needed(self, relative: str) -> bool:
-        key = Path(relative).parent.name.partition("=")[2] or Whole.KEY
-        return relative in self.named or key in self.busy or bool(_batches([relative]) & self.refusing)
+        return (
+            relative in self.named or partition_of(relative) in self.busy or bool(_batches([relative]) & self.refusing)
+        )
 
     def _tells_of_known(self, path: Place) -> bool:
         with suppress(FileNotFoundError):
@@ -198,21 +199,3 @@ class _Folder:
 
 def _batches(paths: Iterable[str]) -> set[str]:
     return {named[0] for path in paths if (named := parse_name(path)) is not None}
-
-
-def _named_by_log(log: Place) -> set[str]:
-    """Every data file that the log still names, as added or as removed."""
-    named: set[str] = set()
-    for entry in log.glob("*.json"):
-        for line in entry.read_text().splitlines():
-            action = json.loads(line)
-            for kind in ("add", "remove"):
-                if kind in action:
-                    named.add(action[kind]["path"])
-    for checkpoint in log.glob("*.checkpoint*.parquet"):
-        schema = pl.read_parquet_schema(readable(checkpoint))
-        for kind in ("add", "remove"):
-            if kind in schema:
-                paths = pl.read_parquet(readable(checkpoint), columns=[kind]).get_column(kind).struct.field("path")
-                named.update(paths.drop_nulls())
-    return named

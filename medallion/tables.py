@@ -58,6 +58,8 @@ class Input:
     def keys_for(self, target: Partitioning, key: str) -> tuple[str, ...]:
         """The partitions of the input that partition ``key`` of a table cut like ``target`` is built from."""
         mine = self.table.partition
+        if self.days == 1 and (mine is target or mine == target):
+            return (key,)
         if isinstance(mine, Whole):
             return mine.keys()
         if isinstance(mine, TimePartitioning) and isinstance(target, TimePartitioning):

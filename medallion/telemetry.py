@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from medallion import ledger
 from medallion.attempts import COMMITTED, AttemptRecord, Recoveries
+from medallion.differences import DIFFERS, RECONCILED
 from medallion.evidence import Evidence, EvidenceReader
 from medallion.lake import Lake
 from medallion.log import Commit
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Superseded, Unchanged
 from medallion.partitions import Partitioning, TimePartitioning
+from medallion.released import released, why_released
 from medallion.tables import Table
-from medallion.verdict import Verdict
 
 __all__ = [
     "CONSERVED",
@@ -30,7 +31,9 @@ __all__ = [
     "commit_rows",
     "discarded_row",
     "held_row",
+    "live_row",
     "recovered_rows",
+    "recovery_rows",
     "settled_rows",
     "source_position",
     "tell",
@@ -81,7 +84,8 @@ def tell(
     recoveries.at = teller.completed_at.timestamp()
     rows = settled_rows(table, outcomes, teller, status=status)
     dead = list(recoveries.by_attempt())
-    recovered = recovered_rows(table, dead, teller, rows)
+    finder = replace(teller, started_at=dt.datetime.fromtimestamp(recoveries.since, dt.UTC))
+    recovered = recovered_rows(table, dead, finder, rows)
     ledger.record(lake, [*_untold(lake, table, dead, teller.attempt), *rows, *recovered])
 
 
@@ -111,9 +115,9 @@ def settled_rows(
 def _settled(table: Table, key: str, outcome: Outcome, teller: Teller, status: str) -> Row:
     row = _who(table.partition, table.path, key, teller)
     match outcome:
-        case Committed(evidence, version, was, _, at):
-            row |= _judged(evidence, version) | {"status": status, "released_count": _released(was, evidence.verdict)}
-            row["completed_at"] = at or teller.completed_at
+        case Committed(evidence, version, at=at, before=before):
+            row |= _judged(evidence, version) | {"status": status}
+            row |= {"completed_at": at or teller.completed_at} | _released(before, evidence)
         case Unchanged(evidence, version):
             row |= _judged(evidence, version) | {"status": "unchanged", "reason": None}
         case Blocked(evidence):
@@ -160,12 +164,15 @@ def _judged(evidence: Evidence, version: int | None) -> Row:
         "target_rows": verdict.accepted,
         "quarantine_count": verdict.quarantined,
         "source_position": source_position(evidence),
-        "checkpoint_id": None if version is None else f"{evidence.table}@{version}",
-        "target_version": version,
         "reconciliation_status": CONSERVED,
         "content": evidence.content or None,
         "reason": _reason(evidence),
+        **_at(evidence.table, version),
     }
+
+
+def _at(path: str, version: int | None) -> Row:
+    return {"checkpoint_id": None if version is None else f"{path}@{version}", "target_version": version}
 
 
 def _blocked(evidence: Evidence) -> Row:
@@ -188,9 +195,10 @@ def _reason(evidence: Evidence) -> str | None:
     return None
 
 
-def _released(was: Verdict | None, now: Verdict) -> int:
-    """Rows that left the quarantine because the partition was replayed."""
-    return 0 if was is None else max(0, was.quarantined - now.quarantined)
+def _released(before: Evidence | None, now: Evidence) -> Row:
+    """Rows that left the quarantine because the partition was replayed, and why that was done."""
+    count = 0 if before is None else released(before.verdict, now.verdict).total()
+    return {"released_count": count, "reason": _reason(now) or why_released(before, now)}
 
 
 def source_position(evidence: Evidence) -> str:
@@ -228,20 +236,40 @@ def commit_rows(
                 continue
             evidence = evidence_of(batch_id) if batch_id else None
             row = _who(table.partition, table.path, key, teller)
-            row |= {"status": _status_of(commit), "batch_id": batch_id}
+            row |= {"status": _status_of(commit), "batch_id": batch_id} | _at(table.path, commit.version)
             if evidence is not None:
+                row = dict.fromkeys(ledger.STORED) | row | _judged(evidence, commit.version)
                 before = was.get(key)
-                known = before is not None or (whole and key not in was)
-                released = _released(before.verdict if before else None, evidence.verdict) if known else None
-                row |= _judged(evidence, commit.version) | {"released_count": released}
-            else:
-                row |= {"target_version": commit.version, "checkpoint_id": f"{table.path}@{commit.version}"}
+                if before is not None or (whole and key not in was):
+                    row |= _released(before, evidence)
+                else:
+                    row = _without_release(row)
+                if evidence.attempt != commit.attempt:  # the same batch was made again later, from other versions
+                    row = {name: value for name, value in row.items() if name not in {"source_position", "reason"}}
+            if restored := commit.metadata.get("restore"):
+                row["reason"] = restored["reason"] or None
             was[key] = evidence
             rows.append(row)
     return rows
 
 
+def _without_release(row: Row) -> Row:
+    """A row of a batch of which it is not known what it has replaced."""
+    return {name: value for name, value in row.items() if name != "released_count" and (name != "reason" or value)}
+
+
+def live_row(table: Table, evidence: Evidence, at: dt.datetime) -> Row:
+    """The row of a live batch whose commit the log has forgotten, with what is still known; ``at`` is when it was."""
+    teller = Teller(evidence.attempt, evidence.run_id, dt.datetime.fromisoformat(evidence.started_at), at)
+    row = _who(table.partition, table.path, evidence.partition, teller) | _judged(evidence, None)
+    row = _without_release(row | {"status": "approved" if evidence.approval else "committed"})
+    # The log told when the attempt started, and which version it made.
+    return {name: value for name, value in row.items() if name not in {"plan_id", "checkpoint_id", "target_version"}}
+
+
 def _status_of(commit: Commit) -> str:
+    if commit.metadata.get("restore"):
+        return "restored"
     return "approved" if commit.metadata.get("approval") else "committed"
 
 
@@ -308,3 +336,34 @@ def recovered_rows(
                 }
             )
     return found
+
+
+def recovery_rows(told: Mapping[str, Any]) -> list[Row]:
+    """A row for each table that a restore was about, when it has ended.
+
+    Args:
+        told: how it has ended, as the log of restores keeps it.
+    """
+    decided, completed = (dt.datetime.fromisoformat(told[name]) for name in ("decided_at", "completed_at"))
+    return [
+        {
+            "pipeline_name": path,
+            "partition": scope,
+            "attempt": told["id"],
+            "status": "recovered",
+            "recovered_by": f"restore {told['number']}",
+            "reason": f"{told['outcome']}: {told['target']}: {told['reason']}".rstrip(": "),
+            "started_at": decided,
+            "completed_at": completed,
+            "pipeline_run_id": told["run_id"],
+            "target_version": told["versions"].get(path),
+            "recovery_scope": scope,
+            "replay_volume": told["volume"][path],
+            "recovery_started_at": decided,
+            "recovery_completed_at": completed,
+            "rto_observed": (completed - decided).total_seconds(),
+            "reconciliation_status": DIFFERS if told["differences"] or told["overtaken"] else RECONCILED,
+        }
+        for path, scope in told["scope"].items()
+        if scope
+    ]

@@ -1,10 +1,19 @@
-"""What tests of every room share."""
+"""What tests of every room share, and how they are divided between processes.
+
+Two processes run the tests, one for each core of a small machine. What shares a server, or counts together, stays in
+one of them; so does each file, since its fixtures are made once.
+"""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from resources import retail
+from tests.protocol.counts import MATRIX, Matrix
+
+TOGETHER = ("tests/protocol/", "tests/ui/")
+"""Folders that stay in one process: the one counts its interruptions, the other drives one Dagster."""
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +22,30 @@ def retail_landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     landing = tmp_path_factory.mktemp("retail") / "landing"
     retail.build(landing)
     return landing
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests stay in one process."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        group = next((folder for folder in TOGETHER if file.startswith(folder)), file)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the counts to the process that reports."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["interruptions"] = MATRIX.to_plain()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the counts of a process that has ended."""
+    MATRIX.add(getattr(node, "workeroutput", {}).get("interruptions") or Matrix().to_plain())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was interrupted, if anything was."""
+    if MATRIX.total:
+        MATRIX.report(terminalreporter)

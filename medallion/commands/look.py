@@ -6,7 +6,7 @@ import json
 
 import click
 
-from medallion.cli import Settings
+from medallion.cli import Settings, only_partition
 from medallion.errors import MedallionError
 
 __all__ = ["clean", "inspect", "summary"]
@@ -33,15 +33,15 @@ def summary(settings: Settings, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("table")
-@click.argument("partition", default="all")
+@click.argument("partition", required=False)
 @click.option("--version", type=int, help="Of the table; the newest if not given.")
 @click.pass_obj
-def inspect(settings: Settings, table: str, partition: str, version: int | None) -> None:
+def inspect(settings: Settings, table: str, partition: str | None, version: int | None) -> None:
     """What a partition was made of and how it was judged, from the lake alone.
 
     TABLE is written as layer/name, PARTITION as its key (not needed for an unpartitioned table). Shown are the pinned
     context of the batch that is live in that version, the commit that put it there, what became of earlier attempts
-    that died, and the blocked candidate, if there is one.
+    that died, and the blocked candidate, if there is one, with some of its rows and what can be done with it.
     """
     from medallion.inspection import inspect as look
 
@@ -52,6 +52,9 @@ def inspect(settings: Settings, table: str, partition: str, version: int | None)
         declared = None
     else:
         declared = project.table(table).partition
+    if partition is None:
+        partition = only_partition(table, declared.keys() if declared else sorted(lake.open(table, version).files))
+    elif declared is not None:
         declared.check(partition)
     click.echo(json.dumps(look(lake, table, partition, version, partition=declared), indent=2))
 

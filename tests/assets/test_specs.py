@@ -1,5 +1,6 @@
 """Declared tables as Dagster sees them: what the UI shows of a table before anything has run."""
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import dagster as dg
 import polars as pl
 import pytest
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 
 from assets.definitions import build_definitions
+from assets.operations import FRESH, RECONCILED
 from assets.specs import asset_key, asset_spec, dependency, partitions_definition, quarantine_key
 from checks.translate import GATE, check_name, rules
 from medallion.contract import Contract, field
@@ -158,7 +161,7 @@ def test_a_trailing_window_that_dagster_cannot_follow_is_refused_with_what_to_de
 
 def test_every_table_lies_in_the_group_of_its_layer_and_its_quarantine_in_quarantine(project, graph):
     groups = {key.to_user_string(): graph.get(key).group_name for key in graph.get_all_asset_keys()}
-    assert set(groups.values()) == {"bronze", "silver", "quarantine", "gold"}
+    assert set(groups.values()) == {"bronze", "silver", "quarantine", "gold", "ops"}
     assert all(groups[table.path] == table.layer for table in project.tables)
     assert {key for key, group in groups.items() if group == "quarantine"} == {
         f"quarantine/{table.name}" for table in project.tables if table.layer == "silver"
@@ -226,11 +229,24 @@ def test_the_code_version_changes_with_the_transform_and_with_the_revision():
 def test_every_table_has_a_blocking_gate_and_a_check_for_each_of_its_rules(project, graph):
     for table in project.tables:
         nodes = {key.name: graph.get(key) for key in graph.get_check_keys_for_assets([asset_key(table)])}
-        assert set(nodes) == {GATE, *(check_name(rule.id) for rule in rules(table))}, table
+        proof = {RECONCILED, FRESH} if table.layer == "gold" else set()
+        assert set(nodes) == {GATE, *(check_name(rule.id) for rule in rules(table)), *proof}, table
         assert {name for name, node in nodes.items() if node.blocking} == {GATE}, table
+        nodes = {name: node for name, node in nodes.items() if name not in proof}  # these are about the whole table
         assert all(node.partitions_def == partitions_definition(table.partition) for node in nodes.values()), table
     silver = {key.name for key in graph.get_check_keys_for_assets([dg.AssetKey(["silver", "transactions"])])}
     assert silver >= {"quantity__gt", "product_id__known_in", "sales_value__ge", "table__a_whole_day"}
+
+
+def test_gold_that_expects_another_window_is_to_be_fresh_and_what_is_complete_is_not(project):
+    daily, weekly = project.table("gold/daily_sales"), project.table("gold/weekly_promotion_sales")
+    while_it_runs, afterwards = dt.date(2017, 6, 1), dt.date(2018, 2, 1)
+    for table, days in ((daily, 1), (weekly, 7)):
+        policy = asset_spec(table, while_it_runs).freshness_policy
+        assert isinstance(policy, TimeWindowFreshnessPolicy)
+        assert policy.fail_window.to_timedelta() == dt.timedelta(days=days * 1.5)
+        assert asset_spec(table, afterwards).freshness_policy is None
+    assert asset_spec(project.table("silver/transactions"), while_it_runs).freshness_policy is None
 
 
 def test_the_definitions_can_be_loaded_by_dagster_as_they_are(definitions):

@@ -7,6 +7,9 @@ from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 from scipy.stats import ks_2samp
 
 from medallion.contract import CRITICAL, ERROR, INFO, WARNING, Contract, field
@@ -441,3 +444,15 @@ def test_the_distance_between_two_distributions_is_scipys_kolmogorov_smirnov_sta
     drift = distribution("x", warning=expected - 1e-9, critical=expected + 1e-9, window=9, least=1)
     found = list(drift.judge(measured, Setting("k", 1, "table.d", past=before)))
     assert [severity for severity, _ in found] == [WARNING]
+
+
+@given(st.lists(st.one_of(st.none(), st.just(float("nan")), st.floats(-1e6, 1e6)), min_size=1, max_size=120))
+def test_the_quantiles_that_a_distribution_measures_are_the_nearest_ranks_of_polars(values: list[float | None]) -> None:
+    rows = pl.DataFrame(
+        {"value": pl.Series(values, dtype=pl.Float64), "day": pl.Series([1] * len(values), dtype=pl.Int8)}
+    )
+    number = pl.col("value").drop_nulls().drop_nans()
+    each = pl.concat_list([number.quantile(q / 50, "nearest") for q in range(51)]).alias("quantiles")
+    measured = distribution("value", warning=0.1, critical=0.2).measures()["quantiles"].alias("quantiles")
+    assert_frame_equal(rows.select(measured), rows.select(each))
+    assert_frame_equal(rows.group_by("day").agg(measured), rows.group_by("day").agg(each))

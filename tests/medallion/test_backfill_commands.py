@@ -1,10 +1,12 @@
 """The operator's words for backfills: plan, execute, replay."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 from click.testing import CliRunner, Result
 
 from medallion.cli import cli
@@ -148,3 +150,24 @@ def test_what_cannot_be_understood_is_said_in_one_message(landed: Run, words, sa
     result = call(*words)
     assert result.exit_code != 0
     assert says in result.output + str(result.exception)
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs/backfills.md").read_text()
+
+
+def test_every_test_that_the_documentation_names_is_there():
+    tests = "\n".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
+    named = set(re.findall(r"test_\w+", DOCUMENT))
+    assert len(named) > 5
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
+def test_every_option_that_the_documentation_names_is_one_of_the_commands():
+    options = {
+        option
+        for name in ("plan", "execute", "replay")
+        for parameter in cli.get_command(Context(cli), name).params  # type: ignore[union-attr]
+        for option in parameter.opts
+    }
+    ours = [line for line in DOCUMENT.splitlines() if "medallion" in line or not line.startswith("|")]
+    assert set(re.findall(r"--[a-z-]+", "\n".join(ours))) <= options | {"--from-date", "--to-date"}

@@ -77,8 +77,8 @@ def test_a_day_that_was_not_delivered_says_so_and_what_waits_for_it(landed: Run,
     landed_path.unlink()
     refine_all(shop, landed)
     found = look(shop, landed)
-    assert found["bronze/orders"][LAST].standing is Standing.MISSING
-    assert "is not delivered" in found["bronze/orders"][LAST].reason
+    assert found["bronze/orders"][LAST].standing is Standing.FAILED
+    assert "has no source file" in found["bronze/orders"][LAST].reason
     assert found["silver/orders"][LAST].reason == f"missing: needs bronze/orders {LAST} (not committed)"
     assert LAST in found["gold/daily"]
 
@@ -241,3 +241,15 @@ def test_files_of_a_reference_that_cannot_be_read_leave_it_open_and_count_as_a_c
     land(built, "saved", (snapshot.folder / file.path).read_bytes())
     (snapshot.folder / file.path).unlink()
     assert set(standings(shop, built)["gold/daily"]) == set(DAYS)
+
+
+def test_a_file_that_cannot_be_parsed_makes_its_day_failed_until_it_is_repaired(built: Run, shop: Shop):
+    good = (built.landing.root / f"orders/{SECOND}.csv").read_bytes()  # type: ignore[union-attr]
+    land(built, f"orders/{SECOND}.csv", b"\xff\xfe")
+    refine(shop.raw_orders, [SECOND], built)
+    found = look(shop, built)["bronze/orders"]
+    assert found[SECOND].standing is Standing.FAILED
+    assert found[SECOND].batch_id is not None
+    assert causes(found[SECOND]) == [Cause.FAILED, Cause.SOURCE]
+    land(built, f"orders/{SECOND}.csv", good)
+    assert look(shop, built) == {}

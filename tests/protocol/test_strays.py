@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from medallion import ledger
 from medallion.cli import cli
 from medallion.evidence import read_held
 from medallion.held import approve
 from medallion.lake import Lake
+from medallion.partitions import Whole
 from medallion.store import Place
 from medallion.strays import find_strays, remove_strays
 from tests.protocol.shop import DAY, DAYS, Shop, build, contents, land, make_run
@@ -72,7 +74,7 @@ def contents_paths(lake: Lake) -> set[str]:
         for files in lake.pin(table, DAY).files.values():
             for file in files:
                 found |= {f"{table}/{file.path}", f"{table}/_evidence/{file.batch_id}.json"}
-    return found
+    return found | {f"{ledger.PATH}/{path}" for path in lake.pin(ledger.PATH, Whole()).sizes}
 
 
 def test_a_dry_run_removes_nothing(folder, workers):

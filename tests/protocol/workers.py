@@ -6,6 +6,7 @@ runs a query itself: polars' and deltalake's threads start with the first one, a
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import signal
@@ -21,9 +22,18 @@ from typing import Any, TextIO
 
 # Imported here so that they are there when a worker is forked.
 from medallion import failpoints
+from medallion.backup import backup
+from medallion.execution import execute
 from medallion.held import approve
+from medallion.lake import Lake
 from medallion.outcomes import Outcome
-from medallion.refine import refine
+from medallion.past_states import of_savepoint
+from medallion.plan import Plan
+from medallion.project import Project
+from medallion.recovery import restore_backup
+from medallion.refine import Run, refine
+from medallion.restore import restore, resume
+from medallion.vacuum import plan_vacuum, vacuum
 from tests.protocol.shop import Shop, build, make_run
 
 _ROOT = Path(__file__).parents[2]
@@ -116,13 +126,29 @@ def until(condition: Any, seconds: float = 20) -> None:
 
 def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
     """Run an operation; what became of each partition of each table."""
+    if operation == "backup":
+        backup(Lake(folder / "lake"), folder / "backup", project=Project(Shop().tables))
+        return {}
+    if operation == "vacuum":
+        lake = Lake(folder / "lake", durable=False)
+        vacuum(lake, plan_vacuum(lake, dt.datetime.now(dt.UTC) + dt.timedelta(days=31)))
+        return {}
+    if operation == "recover":
+        restore_backup(folder / "backup", folder / "copy")
+        return {}
     more = dict(arguments)
-    keys, revision = more.pop("keys"), more.pop("revision", 1)
+    keys, revision = more.pop("keys", ()), more.pop("revision", 1)
+    words: dict[str, Any] = {name: more.pop(name) for name in ("to", "rollback") if name in more}
     run = make_run(more.pop("lake", folder / "lake"), folder / "landing", **more)
     shop = Shop(revision)
+    if operation in {"restore", "resume"}:
+        return {"": {"": _restored(operation, shop, run, words)}}
     if operation == "approve":
         told = {"silver/orders": {key: _told(approve(shop.orders, key, run, reason="checked by hand")) for key in keys}}
         reports = [refine(shop.totals, keys, run)]
+    elif operation == "execute":
+        plan = Plan.from_json((folder / "plan.json").read_text())
+        told, reports = {}, execute(plan, Project(shop.tables), run)
     elif operation == "one table":
         told, reports = {}, [refine(shop.orders, keys, run)]
     else:
@@ -130,6 +156,15 @@ def perform(operation: str, folder: Path, arguments: Mapping[str, Any]) -> dict[
     for report in reports:
         told[report.table] = {key: _told(outcome) for key, outcome in report.outcomes.items()}
     return told
+
+
+def _restored(operation: str, shop: Shop, run: Run, words: Mapping[str, Any]) -> list[Any]:
+    project = Project(shop.tables)
+    if operation == "resume":
+        told = resume(project, run.lake, rollback=words.get("rollback", False))
+    else:
+        told = restore(project, run.lake, of_savepoint(project, run.lake, words["to"]), reason="a test")
+    return [told.outcome if told is not None else None, dict(told.overtaken) if told is not None else {}]
 
 
 def _told(outcome: Outcome) -> list[Any]:

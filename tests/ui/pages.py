@@ -433,14 +433,19 @@ class AssetPage(_DagsterPage):
 class LaunchpadPage(_DagsterPage):
     """The form of a job: its configuration, filled in with what it would be, beside what each field means."""
 
-    def __init__(self, page: Page, url: str, job: str, location: str = "medallion") -> None:
+    def __init__(self, page: Page, url: str, job: str = "", location: str = "medallion") -> None:
         super().__init__(page, url)
         self._address = f"/locations/{location}/jobs/{job}/playground"
 
     def open(self) -> "LaunchpadPage":
-        """Show the form, with every field in it."""
+        """Show the form of the job, with every field in it."""
         self._goto(self._address, self.page.get_by_role("button", name="Launch Run"))
         self.page.locator(".CodeMirror-line").filter(has_text="config:").first.wait_for()
+        return self
+
+    def wait(self) -> "LaunchpadPage":
+        """Wait for a form that a link leads to; it need not be filled in yet."""
+        expect(self._editor).to_contain_text("ops", timeout=_PATIENCE_MS)
         return self
 
     def fields(self) -> str:
@@ -467,10 +472,20 @@ class LaunchpadPage(_DagsterPage):
         self.page.get_by_text("No errors").wait_for()
         return self
 
+    def type_at_the_end(self, text: str) -> None:
+        """Type into the quotes with which the form ends."""
+        self._editor.click()
+        for key in ("Control+End", "ArrowUp", "End", "ArrowLeft"):
+            self.page.keyboard.press(key)
+        self.page.keyboard.type(text)
+        expect(self._editor).to_contain_text(text)
+
     def launch(self) -> str:
         """Launch the job; returns the run's id, whose page is then shown."""
+        button = self.page.get_by_role("button", name="Launch Run")
+        expect(button).to_be_enabled(timeout=_PATIENCE_MS)
         with self.page.expect_response(_is_launch) as answer:
-            self.page.get_by_role("button", name="Launch Run").click()
+            button.click()
         run = _of_launch(answer.value.json(), "run")
         self.page.wait_for_url(f"**/runs/{run}*", wait_until="domcontentloaded")
         return run

@@ -39,13 +39,13 @@ def picture(page: Page, tmp_path: Path) -> Picture:
     return take
 
 
-def test_the_lineage_graph_shows_the_four_groups_and_all_their_tables(server, page, picture):
+def test_the_lineage_graph_shows_the_five_groups_and_all_their_tables(server, page, picture):
     graph = LineageGraph(page, server.url).open()
-    assert graph.group_names() == ["bronze", "gold", "quarantine", "silver"]
+    assert graph.group_names() == ["bronze", "gold", "ops", "quarantine", "silver"]
     picture("groups")
     page.set_viewport_size({"width": 1900, "height": 2100})  # else the names of the tables are shortened
     graph.expand()
-    assert graph.group_names() == ["bronze", "gold", "quarantine", "silver"]
+    assert graph.group_names() == ["bronze", "gold", "ops", "quarantine", "silver"]
     names = graph.asset_names()
     assert names.count("transactions") == 3  # bronze, silver and quarantine
     assert {"daily_sales", "sales_7d", "weekly_promotion_sales", "household_months"} <= set(names)

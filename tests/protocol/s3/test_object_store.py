@@ -1,17 +1,23 @@
 """The pipeline in an object store: what a local lake does, a lake in a bucket does."""
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from medallion import ledger
 from medallion.attempts import COMMITTED
 from medallion.evidence import read_held
 from medallion.held import approve, discard
 from medallion.inspection import inspect
 from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Unchanged
+from medallion.project import Project
+from medallion.rebuilding import contradictions, rebuild
 from medallion.refine import refine
+from medallion.sources import LandingZone
+from medallion.status import status
 from medallion.store import open_place
 from medallion.strays import find_strays, remove_strays
 from medallion.summary import summarize
@@ -49,9 +55,27 @@ def test_a_pipeline_in_a_bucket_makes_the_bytes_of_one_in_a_folder_and_a_replay_
     before = _names(bucket)
     replay = build(Shop(), list(LOADED), make_run(bucket, landing))
     assert all(isinstance(each, Unchanged) for report in replay for each in report.outcomes.values())
-    assert _names(bucket) == before
+    assert {name for name in _names(bucket) - before if ledger.PATH not in name} == set()
+    assert ledger.read(Lake(bucket), {"unchanged"}).height == 9
     found = summarize(Shop().tables, Lake(bucket))
     assert [(each.read, each.accepted, each.quarantined) for each in found] == [(7, 7, 0), (7, 5, 2), (3, 3, 0)]
+
+
+def test_the_ledger_and_the_status_of_a_lake_in_a_bucket_are_those_of_one_in_a_folder(bucket: str, landing: Path):
+    project = Project(Shop().tables)
+    build(Shop(), list(LOADED), make_run(bucket, landing))
+    land(landing, SECOND, BAD)
+    build(Shop(), [SECOND], make_run(bucket, landing))
+    lake = Lake(bucket)
+    before = ledger.read(lake, {"committed"})
+    assert contradictions(lake, project) == []
+    rebuild(lake, project)
+    assert ledger.read(lake, {"committed"}).rows() == before.rows()
+    found = status(project, lake, LandingZone(landing), now=dt.datetime.now(dt.UTC))
+    assert [(each.kind, each.table, each.partitions) for each in found.concerns] == [
+        ("blocked", "silver/orders", (SECOND,))
+    ]
+    assert {each.table: each.oldest_version for each in found.tables} == dict.fromkeys(project.by_path, 0)
 
 
 def test_a_correction_after_a_checkpoint_is_fenced_by_epochs_that_are_read_from_it(bucket: str, landing: Path):
