@@ -38,10 +38,10 @@ __all__ = [
     "before",
     "create",
     "drop",
-    "newest",
     "pinned_files",
     "pinned_versions",
     "read",
+    "safest",
     "savepoints",
 ]
 
@@ -169,21 +169,28 @@ def savepoints(lake: Lake) -> list[Savepoint]:
     return sorted(found, key=lambda each: (each.moment, each.name))
 
 
-def newest(lake: Lake) -> Savepoint | None:
-    """The savepoint that was written last; None if there is none. The others are not read.
+def safest(lake: Lake) -> Savepoint | None:
+    """The savepoint to return to: the newest in which nothing was out of date, and if there is none, the newest.
+
+    The one that a restore makes of what it replaces is newer than what was gone back to, and is what was wrong. At most
+    ten are read.
 
     Raises:
-        SavepointRefused: if it is damaged.
+        SavepointRefused: if one of them is damaged.
     """
     written: list[tuple[int, Place]] = []
     for path in (lake.root / _FOLDER).glob("*.json"):
         if not path.name.startswith("."):
             with suppress(FileNotFoundError):  # dropped meanwhile
                 written.append((path.stat().st_mtime_ns, path))
-    for _, path in sorted(written, key=lambda each: each[0], reverse=True):
+    newest: Savepoint | None = None
+    for _, path in sorted(written, key=lambda each: each[0], reverse=True)[:KEEP]:
         with suppress(FileNotFoundError):
-            return Savepoint.from_json(path.read_bytes(), path)
-    return None
+            found = Savepoint.from_json(path.read_bytes(), path)
+            if not found.stale:
+                return found
+            newest = newest or found
+    return newest
 
 
 def read(lake: Lake, name: str) -> Savepoint:

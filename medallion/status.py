@@ -23,7 +23,7 @@ from medallion.lake import Lake, Snapshot
 from medallion.log import oldest_version
 from medallion.partitions import Whole
 from medallion.project import Project
-from medallion.savepoints import newest
+from medallion.savepoints import safest
 from medallion.sources import LandingZone
 from medallion.state import Standing, Survey
 from medallion.tables import Table
@@ -318,7 +318,7 @@ def _recovery(rows: pl.DataFrame) -> Mapping[str, Any] | None:
 
 
 def _savepoint(lake: Lake, snapshots: Mapping[str, Snapshot]) -> SafePoint | None:
-    found = newest(lake)
+    found = safest(lake)
     if found is None:
         return None
     moved = tuple(

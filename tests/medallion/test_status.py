@@ -461,6 +461,18 @@ def test_the_newest_savepoint_is_where_one_can_return_to(run, project):
     assert savepoint.moved == ("bronze/orders",)
 
 
+def test_a_savepoint_of_a_state_that_was_out_of_date_is_not_where_one_returns_to(run, project):
+    def save(name):
+        result = CliRunner().invoke(cli, ["savepoint", "create", name])
+        assert result.exit_code == 0, result.output
+
+    save("sound")
+    land_orders(run, SECOND, orders_of(SECOND)[:1])
+    build_only(project, run, "bronze/orders")
+    save("halfway")
+    assert answers()["last_safe_checkpoint"] == "sound"
+
+
 def test_a_verification_is_the_proof_until_something_is_committed(run, project):
     assert CliRunner().invoke(cli, ["verify"]).exit_code == 0
     _, text = shown()
