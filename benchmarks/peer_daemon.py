@@ -61,8 +61,9 @@ class Deployment:
             raise RuntimeError(str(answer["errors"])[:1000])
         return answer["data"]
 
-    def wait_until_ready(self, patience: float) -> None:
+    def wait_until_ready(self, patience: float, log: Path) -> None:
         """Return when the definitions are loaded and the daemons beat; ``patience`` in seconds."""
+        found: Any = None
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             try:
@@ -72,10 +73,11 @@ class Deployment:
                 daemons = found["instance"]["daemonHealth"]["allDaemonStatuses"]
                 if entries and loaded and all(each["healthy"] for each in daemons if each["required"]):
                     return
-            except OSError:
-                pass
+            except OSError as error:  # not listening yet
+                found = error
             time.sleep(0.3)
-        raise RuntimeError(f"webserver and daemon were not ready after {patience:g} s")
+        said = log.read_text()[-3000:]
+        raise RuntimeError(f"webserver and daemon were not ready after {patience:g} s: {found}\n{said}")
 
     def backfill(self, assets: Sequence[str], partitions: Sequence[str]) -> tuple[float, str, int]:
         """Seconds from the click to the end, how it ended, and the number of runs."""
@@ -118,7 +120,7 @@ def deployed(home: Path, target: Sequence[str], env: Mapping[str, str], instance
         ]
         try:
             found = Deployment(port)
-            found.wait_until_ready(180)
+            found.wait_until_ready(180, home / "log.txt")
             yield found
         finally:
             for process in processes:

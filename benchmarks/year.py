@@ -189,7 +189,9 @@ def _ours_by_daemon(folder: Path, landing: Path, until: str) -> float:
     instance = (ROOT / "resources" / "dagster.yaml").read_text()
     with deployed(home, ["-w", "workspace.yaml"], env, instance) as server:
         _process([sys.executable, "-c", _REFERENCES], env)
-        seconds, status, _ = server.backfill(_ASSETS, _days(until))
+        # Of less than a year, the closure of the trailing week reaches days that are not delivered.
+        assets = [each for each in _ASSETS if until > _CLOSED or each != "gold/sales_7d"]
+        seconds, status, _ = server.backfill(assets, _days(until))
     if status != "COMPLETED_SUCCESS":
         raise RuntimeError(f"the backfill ended as {status}: {(home / 'log.txt').read_text()[-3000:]}")
     return seconds

@@ -1,105 +1,40 @@
 """A copy of a lake elsewhere, against the loss of the root itself: incremental, verified before it is trusted.
 
-A backup holds every file once, under its SHA-256, and a manifest for each time that it was made:
-
-    <backup>/objects/<first two>/<sha256>           bytes, written once
-    <backup>/manifests/<time>-<its own digest>.json the files of one cut, and what its tables held
-
 The cut is consistent (``cut.py``): nothing in it is built from what it does not hold, and a table's files and log are
-those up to its pinned version. The manifest is written last; a backup that was
-interrupted has none, and the next one goes on with the bytes that are there.
+those up to its pinned version. Every file is kept once, under its SHA-256, and the manifest is written last
+(``manifests.py``): a backup that was interrupted has none, and the next one goes on with the bytes that are there.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 import os
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from medallion.cut import paths_of, take_cut
-from medallion.digests import digest
 from medallion.errors import BackupRefused
 from medallion.failpoints import reach
 from medallion.lake import Lake, Snapshot
-from medallion.log import FORMAT, check_format, named_files
+from medallion.log import named_files
+from medallion.manifests import OBJECT, Manifest, manifests, measure_table, object_place, read_manifest
 from medallion.project import Project
 from medallion.restore_intents import check_none_open
 from medallion.retention import pins
 from medallion.staging import in_parallel, parse_name
 from medallion.store import Place, open_place, relative, sync, tables, write_durably
 
-__all__ = [
-    "BackedUp",
-    "Manifest",
-    "TableCut",
-    "backup",
-    "check_backup",
-    "manifests",
-    "measure_table",
-    "object_place",
-    "prune",
-    "read_manifest",
-]
+__all__ = ["BackedUp", "backup"]
 
 _LARGE = 32 * 1024 * 1024
 """Bytes of a file from which on files are copied one at a time, so that memory holds few of them."""
-_SOURCE = re.compile(r"[0-9a-f]{64}")
 _LOG_FILE = re.compile(r"([0-9]{20})\..+")
-_MANIFEST = re.compile(r"[0-9]{8}T[0-9]{12}Z-([0-9a-f]{32})\.json")
 _NEVER = frozenset({"_isolated.json", "_promoted.json"})
 _TRIES = 3
 _LOOKS = 20
-_SETTLED = 24 * 3600.0
-
-
-@dataclass(frozen=True)
-class TableCut:
-    """What a table held at the version of the cut.
-
-    Attributes:
-        digest: names the content of all its partitions.
-    """
-
-    version: int
-    rows: int
-    partitions: int
-    digest: str
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """One backup of a lake.
-
-    Attributes:
-        name: of its file.
-        at: when the cut was made, as ISO 8601: what was committed later is not in it.
-        lake: where the lake lay.
-        tables: by ``layer/name``.
-        files: by path below the lake: SHA-256, size in bytes, and time of change in nanoseconds since 1970.
-    """
-
-    name: str
-    at: str
-    lake: str
-    tables: Mapping[str, TableCut]
-    files: Mapping[str, tuple[str, int, int]]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(size for _, size, _ in self.files.values())
-
-    def to_json(self) -> bytes:
-        """The document, without its name, which tells its digest."""
-        tables = {table: asdict(cut) for table, cut in self.tables.items()}
-        told = {"format": FORMAT, "at": self.at, "lake": self.lake, "tables": tables, "files": dict(self.files)}
-        return json.dumps(told, sort_keys=True).encode()
 
 
 @dataclass(frozen=True)
@@ -115,46 +50,6 @@ class BackedUp:
     manifest: Manifest
     copied: int
     copied_bytes: int
-
-
-def manifests(place: Place) -> list[str]:
-    """The names of a backup's manifests, oldest first."""
-    return sorted(path.name for path in (place / "manifests").glob("*.json") if _MANIFEST.fullmatch(path.name))
-
-
-def read_manifest(place: Place, name: str | None = None) -> Manifest:
-    """A manifest of a backup; the newest if not named.
-
-    Raises:
-        BackupRefused: if there is none, or it is not what its name says.
-        TableUnreadable: if a newer engine wrote it.
-    """
-    known = manifests(place)
-    if not known or (name is not None and name not in known):
-        there = f"There are: {', '.join(known)}." if known else "There is none: make one with medallion backup."
-        raise BackupRefused(f"the backup {place} has no manifest{'' if name is None else f' {name}'}. {there}")
-    name = known[-1] if name is None else name
-    data = (place / "manifests" / name).read_bytes()
-    match = _MANIFEST.fullmatch(name)
-    if match is None or hashlib.sha256(data).hexdigest()[:32] != match[1]:
-        raise BackupRefused(
-            f"the manifest {name} of the backup {place} is damaged: it is not what its name says. Nothing was written. "
-            f"Take another: --manifest, of {', '.join(each for each in known if each != name) or 'which there is none'}"
-        )
-    told = json.loads(data)
-    check_format(told["format"], f"the manifest {name}")
-    return Manifest(
-        name,
-        told["at"],
-        told["lake"],
-        {table: TableCut(**cut) for table, cut in told["tables"].items()},
-        {path: (sha256, size, changed) for path, (sha256, size, changed) in told["files"].items()},
-    )
-
-
-def object_place(place: Place, sha256: str) -> Place:
-    """Where a backup keeps the bytes of that name."""
-    return place / "objects" / sha256[:2] / sha256
 
 
 def backup(
@@ -231,7 +126,7 @@ def _check_apart(root: Place, place: Place) -> None:
 def _objects(place: Place) -> dict[str, int]:
     """The sizes of the bytes that a backup holds."""
     found = (place / "objects").rglob("*")
-    return {path.name: path.stat().st_size for path in found if _SOURCE.fullmatch(path.name)}
+    return {path.name: path.stat().st_size for path in found if OBJECT.fullmatch(path.name)}
 
 
 class _Cut:
@@ -334,14 +229,6 @@ def _pin(lake: Lake, project: Project | None) -> dict[str, Snapshot]:
     )
 
 
-def measure_table(snapshot: Snapshot) -> TableCut:
-    """What a table holds, as its log names it."""
-    assert snapshot.version is not None
-    keys = list(snapshot.files)
-    contents = {key: snapshot.content(key) for key in sorted(keys)}
-    return TableCut(snapshot.version, sum(map(snapshot.rows, keys)), len(keys), digest(contents))
-
-
 @dataclass
 class _Copying:
     """Copies files that a backup does not hold.
@@ -409,7 +296,7 @@ class _Copying:
 
 def _is_named(path: str) -> bool:
     """Whether the name of a file promises its bytes."""
-    return parse_name(path) is not None or ("/_sources/" in path and bool(_SOURCE.fullmatch(PurePosixPath(path).name)))
+    return parse_name(path) is not None or ("/_sources/" in path and bool(OBJECT.fullmatch(PurePosixPath(path).name)))
 
 
 def _keeps_its_word(path: str, sha256: str) -> bool:
@@ -418,45 +305,3 @@ def _keeps_its_word(path: str, sha256: str) -> bool:
     if named is not None:
         return sha256.startswith(named[1])  # digests.digest_bytes: the first half of the same
     return not _is_named(path) or PurePosixPath(path).name == sha256
-
-
-def check_backup(place: Place, manifest: Manifest) -> list[str]:
-    """Read every byte that a manifest names; what is missing or altered, a sentence each."""
-
-    def look(sha256: str) -> str:
-        try:
-            data = object_place(place, sha256).read_bytes()
-        except OSError as error:
-            return f"its bytes {sha256} cannot be read: {error.strerror or error}"
-        return "" if hashlib.sha256(data).hexdigest() == sha256 else f"its bytes {sha256} have been altered"
-
-    wanted = sorted({sha256 for sha256, _, _ in manifest.files.values()})
-    wrong = dict(zip(wanted, in_parallel(look, wanted), strict=True))
-    return [f"{path}: {wrong[sha256]}" for path, (sha256, _, _) in sorted(manifest.files.items()) if wrong[sha256]]
-
-
-def prune(place: Place, keep: int) -> tuple[str, ...]:
-    """Forget all manifests of a backup but the newest, and the bytes that no other names.
-
-    Bytes that were written within the last day stay: another backup may be under way, whose manifest comes last.
-
-    Args:
-        place: the backup.
-        keep: how many manifests stay, at least one.
-
-    Returns:
-        the names of the manifests that were forgotten.
-
-    Raises:
-        BackupRefused: if a manifest that stays is damaged: then it cannot be said which bytes it needs.
-    """
-    known = manifests(place)
-    gone, stay = known[: -max(keep, 1)], known[-max(keep, 1) :]
-    named = {sha256 for name in stay for sha256, _, _ in read_manifest(place, name).files.values()}
-    for name in gone:
-        (place / "manifests" / name).unlink(missing_ok=True)
-    before = time.time() - _SETTLED
-    for path in (place / "objects").rglob("*"):
-        if _SOURCE.fullmatch(path.name) and path.name not in named and path.stat().st_mtime < before:
-            path.unlink(missing_ok=True)
-    return tuple(gone)

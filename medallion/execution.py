@@ -8,23 +8,19 @@ resumed by executing it again: what was committed is found unchanged, and work g
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from medallion import savepoints
 from medallion.errors import PlanOutdated
 from medallion.lake import Snapshot
-from medallion.outcomes import Outcome, Report
+from medallion.outcomes import Report
+from medallion.pipeline import refine_pieces
 from medallion.plan import Plan, TablePlan, code_of
 from medallion.project import Project
-from medallion.refine import Run, refine
-from medallion.tables import Table
+from medallion.refine import Run
 
 __all__ = ["check_up_to_date", "execute", "moved", "remaining", "slices_of"]
-
-_Job = tuple[Table, TablePlan]
 
 
 def execute(
@@ -44,8 +40,8 @@ def execute(
         run: the lake, the landing zone and everything else that a run needs; the plan's id and slices are added.
         accept: execute it although the lake or the code has moved since it was made. The partitions are the same; why
             they are visited, and what was left out, may no longer be right.
-        parallel: how many tables that do not depend on each other are worked on at once. The bytes of a slice are
-            shared between them, so that the memory that is needed stays what it is.
+        parallel: how many slices are worked on at once, of different tables, each as soon as what it reads has been
+            settled. The bytes of a slice are shared between them, so that the memory that is needed stays what it is.
         told: is given the report of each table as soon as there is one.
 
     A savepoint is made first, so that all of it can be taken back.
@@ -63,43 +59,14 @@ def execute(
         check_up_to_date(plan, project, run)
     tables = [(project.table(each.table), each) for each in plan.tables]
     ours = replace(run, plan_id=plan.id, slice_bytes=max(1, plan.slice_bytes // max(1, parallel)))
-    reports: dict[str, Report] = {}
     if plan.partitions:
         savepoints.before(project, run.lake, f"the plan {plan.id}", run_id=run.run_id)
-    for level in _levels(tables):
-        for report in _execute_level(level, ours, parallel):
-            reports[report.table] = report
-            told(report)
-    return [reports[each.table] for each in plan.tables]
-
-
-def _execute_level(level: Sequence[_Job], run: Run, parallel: int) -> Iterator[Report]:
-    """The reports of some tables that do not depend on each other, in order."""
-    if parallel <= 1 or len(level) == 1:
-        for table, planned in level:
-            yield _execute_table(table, planned, run)
-        return
-    with ThreadPoolExecutor(parallel) as pool:
-        for job in [
-            pool.submit(contextvars.copy_context().run, _execute_table, table, planned, run) for table, planned in level
-        ]:
-            yield job.result()
-
-
-def _levels(tables: Sequence[_Job]) -> list[list[_Job]]:
-    """The tables in groups: each depends on tables of groups before alone."""
-    depth: dict[str, int] = {}
-
-    def depth_of(table: Table) -> int:
-        if table.path not in depth:
-            before = [each.table for each in (*table.inputs.values(), *table.references.values())]
-            depth[table.path] = 1 + max((depth_of(each) for each in before), default=-1)
-        return depth[table.path]
-
-    groups: dict[int, list[_Job]] = {}
-    for each in tables:
-        groups.setdefault(depth_of(each[0]), []).append(each)
-    return [groups[level] for level in sorted(groups)]
+    slices = {table: list(slices_of(planned)) for table, planned in tables}
+    reports = []
+    for report in refine_pieces(slices, ours, at_once=parallel):
+        reports.append(report)
+        told(report)
+    return reports
 
 
 def slices_of(planned: TablePlan) -> Iterator[list[str]]:
@@ -108,13 +75,6 @@ def slices_of(planned: TablePlan) -> Iterator[list[str]]:
     for piece in planned.slices:
         yield list(keys[start : start + piece.partitions])
         start += piece.partitions
-
-
-def _execute_table(table: Table, planned: TablePlan, run: Run) -> Report:
-    outcomes: dict[str, Outcome] = {}
-    for keys in slices_of(planned):
-        outcomes |= refine(table, keys, run).outcomes
-    return Report(table.path, {key: outcomes[key] for key in planned.keys})
 
 
 def check_up_to_date(plan: Plan, project: Project, run: Run) -> None:

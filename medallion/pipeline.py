@@ -9,7 +9,7 @@ rules look at the past, and none starts before every partition that it reads, an
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
@@ -18,10 +18,14 @@ from medallion.partitions import Whole
 from medallion.refine import Run, refine
 from medallion.tables import Table
 
-__all__ = ["refine_all"]
+__all__ = ["Pieces", "refine_all", "refine_pieces"]
 
 _PIECES = 4
 """More would overlap better, and each costs a commit."""
+
+
+Pieces = Mapping[Table, Sequence[Sequence[str]]]
+"""The pieces of each table, in the order in which they are to be made."""
 
 
 @dataclass(frozen=True)
@@ -53,43 +57,53 @@ def refine_all(
     for table, keys in wanted.items():
         for key in keys:
             table.partition.check(key)
-    least = least if at_once > 1 else max(map(len, wanted.values()), default=1)
-    waiting = [piece for table, keys in wanted.items() for piece in _pieces(table, keys, wanted, least)]
+    cut = {table: _cut(table, keys, least if at_once > 1 else len(keys)) for table, keys in wanted.items()}
+    share = replace(run, slice_bytes=max(1, run.slice_bytes // max(1, at_once)))
+    return dict(zip(cut, refine_pieces(cut, share, at_once=at_once), strict=True))
+
+
+def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]:
+    """Refine partitions of several tables, piece by piece as they are given.
+
+    Args:
+        pieces: of each table, the tables in an order in which each comes after those that it is built from.
+        run: as for :func:`~medallion.refine.refine`.
+        at_once: pieces that run at the same time.
+
+    Yields:
+        a report for each table as soon as all its pieces have been settled, in the order of ``pieces``.
+    """
+    chosen = {table.path: frozenset(key for piece in those for key in piece) for table, those in pieces.items()}
+    waiting = [
+        _Piece(table, tuple(piece), _needs(table, piece, chosen)) for table, those in pieces.items() for piece in those
+    ]
     unsettled = {(piece.table.path, key) for piece in waiting for key in piece.keys}
-    share = replace(run, slice_bytes=max(1, run.slice_bytes // at_once))
-    settled: dict[Table, dict[str, Outcome]] = {table: {} for table in wanted}
+    settled: dict[Table, dict[str, Outcome]] = {table: {} for table in pieces}
+    untold = list(pieces)
     running: dict[Future[Report], _Piece] = {}
-    with ThreadPoolExecutor(at_once, thread_name_prefix="refine") as pool:
-        try:
-            while waiting or running:
-                for piece in _ready(waiting, running.values(), unsettled)[: at_once - len(running)]:
-                    waiting.remove(piece)
-                    # Whoever watches the run watches its threads, too.
-                    context = contextvars.copy_context()
-                    running[pool.submit(context.run, refine, piece.table, piece.keys, share)] = piece
-                for done in wait(running, return_when=FIRST_COMPLETED).done:
-                    piece = running.pop(done)
-                    settled[piece.table].update(done.result().outcomes)
-                    unsettled.difference_update((piece.table.path, key) for key in piece.keys)
-        finally:
-            wait(running)
-    return {
-        table: Report(table.path, {key: outcomes[key] for key in table.partition.keys() if key in outcomes})  # noqa: SIM118 - not a dictionary
-        for table, outcomes in settled.items()
-    }
+    with ThreadPoolExecutor(max(1, at_once), thread_name_prefix="refine") as pool:
+        while untold:
+            for piece in _ready(waiting, running.values(), unsettled)[: max(1, at_once) - len(running)]:
+                waiting.remove(piece)
+                # Whoever watches the run watches its threads, too.
+                context = contextvars.copy_context()
+                running[pool.submit(context.run, refine, piece.table, piece.keys, run)] = piece
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                piece = running.pop(done)
+                settled[piece.table].update(done.result().outcomes)
+                unsettled.difference_update((piece.table.path, key) for key in piece.keys)
+            while untold and len(settled[untold[0]]) == len(chosen[untold[0].path]):
+                table = untold.pop(0)
+                ordered = (key for piece in pieces[table] for key in piece)
+                yield Report(table.path, {key: settled[table][key] for key in ordered})
 
 
-def _pieces(table: Table, keys: Sequence[str], wanted: Mapping[Table, Sequence[str]], least: int) -> list[_Piece]:
+def _cut(table: Table, keys: Sequence[str], least: int) -> list[list[str]]:
     asked = set(keys)
     ordered = [key for key in table.partition.keys() if key in asked]  # noqa: SIM118 - not a dictionary
     count = max(1, min(_PIECES, len(ordered) // max(1, least)))
     size = max(1, -(-len(ordered) // count))
-    chosen = {each.path: frozenset(those) for each, those in wanted.items()}
-    return [
-        _Piece(table, piece, _needs(table, piece, chosen))
-        for start in range(0, len(ordered), size)
-        if (piece := tuple(ordered[start : start + size]))
-    ]
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
 def _needs(table: Table, keys: Sequence[str], chosen: Mapping[str, frozenset[str]]) -> frozenset[tuple[str, str]]:

@@ -15,12 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medallion import ledger
-from medallion.backup import Manifest, TableCut, measure_table, object_place, read_manifest
 from medallion.differences import RECONCILED
 from medallion.errors import BackupRefused
 from medallion.failpoints import reach
 from medallion.isolation import isolate, isolation, promote
 from medallion.lake import Lake
+from medallion.manifests import Manifest, TableCut, measure_table, object_place, read_manifest
 from medallion.staging import in_parallel
 from medallion.store import Place, open_place, relative, sync, tables, write_durably
 

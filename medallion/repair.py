@@ -18,7 +18,6 @@ from pathlib import Path, PurePosixPath
 
 from medallion import ledger
 from medallion.attempts import records
-from medallion.backup import Manifest, object_place, read_manifest
 from medallion.damage import Damage, Kind
 from medallion.errors import MedallionError
 from medallion.evidence import EvidenceReader, drop_held
@@ -27,6 +26,7 @@ from medallion.gaps import record_gap
 from medallion.lake import Lake, Replacement, Snapshot
 from medallion.log import named_files
 from medallion.log_state import log_state
+from medallion.manifests import Manifest, object_place, read_manifest
 from medallion.project import Project
 from medallion.rebuilding import contradictions, rebuild
 from medallion.restore import resume

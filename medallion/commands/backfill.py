@@ -36,7 +36,7 @@ _slice_mib = click.option(
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _parallel = click.option(
     "--parallel", type=click.IntRange(min=1), default=1, show_default=True,
-    help="How many tables that do not depend on each other are made at once.",
+    help="How many slices, of different tables, are made at once.",
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def backup(settings: Settings, to: str, *, keep: int | None, check: bool, as_jso
     from dataclasses import asdict
 
     from medallion.backup import backup as make
-    from medallion.backup import check_backup, prune, read_manifest
+    from medallion.manifests import check_backup, prune, read_manifest
     from medallion.store import open_place
 
     if check:

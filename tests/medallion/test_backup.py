@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from medallion import ledger
-from medallion.backup import Manifest, backup, check_backup, manifests, object_place, prune, read_manifest
+from medallion.backup import backup
 from medallion.cli import cli
 from medallion.errors import BackupRefused, IsolatedCopy, UnknownTable
 from medallion.evidence import read_held
@@ -20,6 +20,7 @@ from medallion.held import approve
 from medallion.isolation import isolation, promote
 from medallion.lake import Lake
 from medallion.log import list_log
+from medallion.manifests import Manifest, check_backup, manifests, object_place, prune, read_manifest
 from medallion.outcomes import Blocked, Committed, Failed, Unchanged
 from medallion.project import Project
 from medallion.recovery import promote_copy, restore_backup, verify_copy

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from medallion.backup import check_backup, manifests, read_manifest
 from medallion.errors import BackupRefused, IsolatedCopy
 from medallion.evidence import EvidenceReader
 from medallion.failpoints import UPKEEP_POINTS
 from medallion.isolation import isolation, promote
 from medallion.lake import Lake
+from medallion.manifests import check_backup, manifests, read_manifest
 from medallion.recovery import restore_backup, verify_copy
 from medallion.refine import refine
 from tests.protocol.shop import DAYS, Shop, build, contents, land, make_run

@@ -358,7 +358,9 @@ def test_planned_checks_that_are_withdrawn_are_not_shown_as_skipped(tmp_path):
         first = run(instance, KEYS[0], KEYS[1])
         second = dg.DagsterRun(job_name="job")
         planned = AssetCheckEvaluationPlanned(
-            asset_key=ASSET, check_name="gate", partitions_subset=DAYS.subset_with_partition_keys(KEYS[:2])
+            asset_key=ASSET,
+            check_name="gate",
+            partitions_subset=DAYS.subset_with_partition_keys(KEYS[:2]).to_serializable_subset(),
         )
         event = dg.DagsterEvent(
             dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value, "job", event_specific_data=planned

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from medallion.backup import backup, check_backup, manifests, object_place, read_manifest
+from medallion.backup import backup
 from medallion.damage import Kind
 from medallion.errors import BackupRefused, IsolatedCopy, NotRecoverable
 from medallion.fsck import check_lake
 from medallion.isolation import promote
 from medallion.lake import Lake
+from medallion.manifests import check_backup, manifests, object_place, read_manifest
 from medallion.project import Project
 from medallion.recovery import restore_backup
 from medallion.refine import refine
