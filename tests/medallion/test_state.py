@@ -77,12 +77,14 @@ def test_a_day_that_was_not_delivered_says_so_and_what_waits_for_it(landed: Run,
     landed_path.unlink()
     refine_all(shop, landed, DAYS[:4])
     found = look(shop, landed)
-    assert found["bronze/orders"][LAST].standing is Standing.FAILED
-    assert "has no source file" in found["bronze/orders"][LAST].reason
+    assert found["bronze/orders"][LAST].standing is Standing.MISSING
+    assert "is not delivered" in found["bronze/orders"][LAST].reason
     assert found["silver/orders"][LAST].reason == f"missing: needs bronze/orders {LAST} (not committed)"
     assert LAST in found["gold/daily"]
     refine_all(shop, landed)  # somebody asked for it nevertheless
-    assert look(shop, landed)["bronze/orders"][LAST].standing is Standing.FAILED
+    failed = look(shop, landed)["bronze/orders"][LAST]
+    assert failed.standing is Standing.FAILED
+    assert "has no source file" in failed.reason
 
 
 def test_a_closed_day_is_current_not_missing(tmp_path: Path):
