@@ -83,18 +83,23 @@ def main() -> None:
     table = Table(title=f"The year, landing to gold, without promotions (load {os.getloadavg()[0]:.1f})")
     table.add_column("what")
     table.add_column("seconds, median", justify="right")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        landing, until = _landing(folder, quick=options.quick)
-        results = _data(table, landing, folder, until, pairs) | _command(table, landing, folder, pairs, until)
-        ours = _ours_by_daemon(folder, landing, until)
-        table.add_row("backfill by webserver and daemon: medallion", f"{ours:.1f}")
-        peers = None if options.without_peers else _install_peers(folder / "peer")
-        results |= _peers(
-            table, peers, folder, landing=landing, until=until, ours=ours, default_days=1 if options.quick else 8
-        )
-    Console().print(table)
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            results = _measure(table, Path(name), pairs, quick=options.quick, peers=not options.without_peers)
+    finally:
+        Console().print(table)  # what was measured until then, if something went wrong
     print(json.dumps(results))
+
+
+def _measure(table: Table, folder: Path, pairs: int, *, quick: bool, peers: bool) -> dict[str, float | None]:
+    landing, until = _landing(folder, quick=quick)
+    data = _data(table, landing, folder, until, pairs)
+    command = _command(table, landing, folder, pairs, until)
+    ours = _ours_by_daemon(folder, landing, until)
+    table.add_row("backfill by webserver and daemon: medallion", f"{ours:.1f}")
+    packages = _install_peers(folder / "peer") if peers else None
+    days = 1 if quick else 8
+    return data | command | _peers(table, packages, folder, landing=landing, until=until, ours=ours, default_days=days)
 
 
 def _landing(folder: Path, *, quick: bool) -> tuple[Path, str]:
@@ -177,10 +182,11 @@ def _correct(file: Path, turn: int) -> None:
     file.write_text("\n".join([*lines, ",".join(line)]) + "\n")
 
 
-def _days(until: str, count: int | None = None) -> list[str]:
+def _days(until: str, count: int | None = None, *, closed: bool = False) -> list[str]:
+    """The days before one, or the first of them; the day without a file, which the peers cannot do, only if wished."""
     first = date(2017, 1, 1)
     days = [str(first + timedelta(days=after)) for after in range((date.fromisoformat(until) - first).days)]
-    return [day for day in days if day != _CLOSED][:count]
+    return [day for day in days if closed or day != _CLOSED][:count]
 
 
 def _ours_by_daemon(folder: Path, landing: Path, until: str) -> float:
@@ -191,7 +197,7 @@ def _ours_by_daemon(folder: Path, landing: Path, until: str) -> float:
         _process([sys.executable, "-c", _REFERENCES], env)
         # Of less than a year, the closure of the trailing week reaches days that are not delivered.
         assets = [each for each in _ASSETS if until > _CLOSED or each != "gold/sales_7d"]
-        seconds, status, _ = server.backfill(assets, _days(until))
+        seconds, status, _ = server.backfill(assets, _days(until, closed=True))
     if status != "COMPLETED_SUCCESS":
         raise RuntimeError(f"the backfill ended as {status}: {(home / 'log.txt').read_text()[-3000:]}")
     return seconds
