@@ -1,10 +1,12 @@
 """The job that launches a plan: what its form asks, what it shows, and the backfill that it asks the daemon for."""
 
+import datetime as dt
 import json
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.execution.asset_backfill import AssetBackfillData
 
 from assets.backfill import BEHIND, PLAN_TAG
 from medallion.plan import Plan
@@ -13,7 +15,14 @@ from tests.assets.deployment import DAILY, QUIET, Deployment, told
 from tests.assets.test_materialize import edit_a_quantity
 
 BRONZE, SILVER, DAILY_SALES, SALES_7D = DAILY
+HOUSEHOLD_MONTHS = "gold/household_months"
 DAY = "2017-01-03"
+
+
+def between(first: str, last: str) -> list[str]:
+    """The days from one to another, both included."""
+    count = (dt.date.fromisoformat(last) - dt.date.fromisoformat(first)).days + 1
+    return [str(dt.date.fromisoformat(first) + dt.timedelta(days=after)) for after in range(count)]
 
 
 def launched(deployment: Deployment, **form: Any) -> dg.ExecuteInProcessResult:
@@ -98,3 +107,35 @@ def test_every_field_of_the_form_says_what_it_is(finished):
     form = fields.config_type.fields
     assert set(form) == {"table", "partitions", "only", "downstream", "upstream", "dry_run"}
     assert all(field.description and not field.is_required for field in form.values())
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "week", "month"),
+    [
+        ("2017-03-01", "2017-03-01", ("2017-03-01", "2017-03-07"), ["2017-03-01"]),
+        ("2017-02-27", "2017-03-02", ("2017-02-27", "2017-03-08"), ["2017-02-01", "2017-03-01"]),
+        ("2017-12-30", "2017-12-31", ("2017-12-30", "2017-12-31"), ["2017-12-01"]),  # clipped at the end of the year
+    ],
+)
+def test_a_range_of_silver_with_its_downstream_targets_exactly_its_closure(fresh, first, last, week, month):
+    graph = fresh.defs.resolve_asset_graph()
+    days = between(first, last)
+    targets = AssetBackfillData.from_asset_partitions(
+        graph, days, [dg.AssetKey(path.split("/")) for path in (SILVER, DAILY_SALES, SALES_7D, HOUSEHOLD_MONTHS)],
+        fresh.instance, all_partitions=False, backfill_start_timestamp=0.0,
+    ).target_subset.partitions_subsets_by_asset_key  # fmt: skip
+    found = {key.to_user_string(): sorted(subset.get_partition_keys()) for key, subset in targets.items()}
+    assert found == {
+        SILVER: days,
+        DAILY_SALES: days,
+        SALES_7D: between(*week),
+        HOUSEHOLD_MONTHS: month,
+    }
+
+
+def test_a_range_of_silver_alone_targets_itself(fresh):
+    targets = AssetBackfillData.from_asset_partitions(
+        fresh.defs.resolve_asset_graph(), [DAY], [dg.AssetKey(SILVER.split("/"))], fresh.instance,
+        all_partitions=False, backfill_start_timestamp=0.0,
+    ).target_subset.partitions_subsets_by_asset_key  # fmt: skip
+    assert {key.to_user_string() for key in targets} == {SILVER}
