@@ -13,7 +13,7 @@ from typing import Any
 
 from medallion.errors import BackupRefused, IsolatedCopy
 from medallion.log import FORMAT
-from medallion.store import Place, write_durably
+from medallion.store import Place, check_reachable, write_durably
 
 __all__ = ["check_publishes", "isolate", "isolation", "promote"]
 
@@ -26,11 +26,17 @@ def isolation(root: Place) -> Mapping[str, Any] | None:
 
     Its ``backup`` and ``manifest``, the recovery point ``at``, when it was ``decided_at`` and, once that has been done,
     when it was ``verified_at`` and what was ``verified``: the digest of every table.
+
+    Raises:
+        ConfigurationError: if the store refuses or does not answer.
     """
     try:
         found: dict[str, Any] = json.loads((root / _FILE).read_bytes())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        check_reachable(root, error)
+        raise
     except ValueError:  # cut off by a power cut: the copy was not complete then
         return {"backup": "unknown", "manifest": "", "at": "", "verified": None}
     return found

@@ -12,8 +12,8 @@ import pytest
 from resources import retail
 from tests.protocol.counts import MATRIX, Matrix
 
-TOGETHER = ("tests/protocol/", "tests/ui/")
-"""Folders that stay in one process: the one counts its interruptions, the other drives one Dagster."""
+TOGETHER = ("tests/ui/", "tests/protocol/")
+"""Folders that stay in one process, and come first: the one drives one Dagster, the other counts its interruptions."""
 
 
 @pytest.fixture(scope="session")
@@ -24,12 +24,26 @@ def retail_landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return landing
 
 
+def _room(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests stay in one process."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        group = next((folder for folder in TOGETHER if file.startswith(folder)), file)
-        item.add_marker(pytest.mark.xdist_group(group))
+    """What takes longest comes first, so that the processes end together."""
+    items.sort(key=lambda item: TOGETHER.index(room) if (room := _room(item.nodeid)) in TOGETHER else len(TOGETHER))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give whole rooms to processes; xdist's own groups (3.8) are lost on pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class ByRoom(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _room(nodeid)
+
+    return ByRoom(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

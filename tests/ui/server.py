@@ -328,7 +328,9 @@ class DagsterServer:
     def checks(self, asset: AssetKeyLike) -> dict[str, dict[str, set[str]]]:
         """The partitions of each check of a daily asset by status: SUCCEEDED, FAILED, ... Missing ones are left out."""
         checks = self._statuses(asset)["assetChecksOrError"]["checks"]
-        return {check["name"]: _by_status(check["partitionStatuses"]["ranges"]) for check in checks}
+        # What is said of a table as a whole has no partitions.
+        cut = [check for check in checks if check["partitionStatuses"] is not None]
+        return {check["name"]: _by_status(check["partitionStatuses"]["ranges"]) for check in cut}
 
     def _statuses(self, asset: AssetKeyLike) -> dict[str, Any]:
         found: dict[str, Any] = self.graphql(_STATUSES, key={"path": _path(asset)})["assetNodeOrError"]
