@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from medallion.errors import NotRecoverable
 from medallion.fsck import check_lake
 from medallion.horizon import DEFAULT
 from medallion.lake import Lake
-from medallion.log import list_log
+from medallion.log import list_log, read_entry
 from medallion.project import Project
 from medallion.savepoints import create
 from medallion.strays import find_strays, remove_strays
@@ -22,12 +22,14 @@ from tests.protocol.shop import DAY, DAYS, TABLES, Shop, build, contents, held_b
 from tests.protocol.workers import Nursery, until
 
 FIRST, SECOND, THIRD, *_ = DAYS
-PROJECT = Project(Shop().tables)
+SHOP = Shop()
+PROJECT = Project(SHOP.tables)
 
-_deliveries = st.lists(
-    st.tuples(st.sampled_from([FIRST, SECOND]), st.lists(st.integers(-3, 9), min_size=1, max_size=3), st.booleans()),
-    min_size=2,
-    max_size=6,
+History = list[tuple[str, list[int], bool]]
+"""Deliveries in turn: of which day, the quantities, and whether a savepoint was made after it."""
+
+_delivery = st.tuples(
+    st.sampled_from([FIRST, SECOND]), st.lists(st.integers(-3, 9), min_size=1, max_size=3), st.booleans()
 )
 
 
@@ -42,30 +44,39 @@ def _states(lake: Lake) -> dict[tuple[str, int], dict[str, str | None]]:
     return found
 
 
-@settings(max_examples=10, deadline=None)
-@given(history=_deliveries, when=st.integers(0, 5), again=st.booleans())
-def test_vacuum_keeps_what_the_horizon_and_savepoints_ask_for_and_nothing_else_is_readable(history, when, again):
+def _committed(lake: Lake) -> dt.datetime:
+    """The moment of the newest commit, as the log tells it. Every later commit tells of a later moment."""
+    logs = [list_log(lake.root / table / "_delta_log").entries for table in TABLES]  # empty before the first commit
+    newest = max(read_entry(entries[max(entries)]).at for entries in logs if entries)
+    while time.time_ns() // 1_000_000 <= newest:  # commits tell milliseconds; two of one moment cannot be told apart
+        time.sleep(0.0005)
+    return dt.datetime.fromtimestamp(newest / 1000, dt.UTC)
+
+
+def _law(history: History, when: int, again: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "landing").mkdir()
         run = make_run(folder / "lake", folder / "landing")
         moments, current, saved = [], [], set()
+        judged: dict[str, tuple[str, int]] = {}
         for number, (day, quantities, save) in enumerate(history):
             land(folder / "landing", day, quantities)
-            build(Shop(), [day], run)
+            build(SHOP, [day], run)
             if save:
                 held = create(PROJECT, run.lake, f"after-{number}")
                 saved |= {(path, each.version) for path, each in held.tables.items() if each.version is not None}
-            time.sleep(0.002)  # so that the clock tells the commits apart
-            moments.append(dt.datetime.now(dt.UTC))
+            moments.append(_committed(run.lake))
             current.append({table: run.lake.pin(table, DAY).version or 0 for table in TABLES})
-            time.sleep(0.002)
+            judged.pop(day, None)
+            if max(quantities) < 0:  # all are refused: silver blocks, and its candidate was made of this bronze
+                judged[day] = ("bronze/orders", current[-1]["bronze/orders"])
         before = _states(run.lake)
         last = min(when, len(history) - 1)
         oldest = current[last]
         for _ in range(1 + again):
             vacuum(run.lake, plan_vacuum(run.lake, moments[last] + DEFAULT))
-        kept = {(table, version) for table, version in before if version >= oldest[table]} | saved
+        kept = {(table, version) for table, version in before if version >= oldest[table]} | saved | {*judged.values()}
         fresh = Lake(folder / "lake", durable=False)
         after = _states(fresh)
         assert after == {state: before[state] for state in kept}
@@ -75,6 +86,30 @@ def test_vacuum_keeps_what_the_horizon_and_savepoints_ask_for_and_nothing_else_i
         remove_strays(fresh, find_strays(fresh, older_than=0), older_than=0)
         assert _states(fresh) == after
         assert check_lake(fresh, PROJECT) == []
+
+
+_A_BLOCKED_DAY = [(FIRST, [0, 0], False), (SECOND, [-1], False), (FIRST, [0], False)]
+_BLOCKED_AGAIN = [(SECOND, [-1], False), (FIRST, [4], True), (SECOND, [-1], False), (FIRST, [5], False)]
+_BLOCKED_NO_MORE = [(SECOND, [-1], False), (SECOND, [2, -1], False), (SECOND, [3], False)]
+
+
+@settings(max_examples=2, deadline=None)
+@given(history=st.lists(_delivery, min_size=2, max_size=4), when=st.integers(0, 3), again=st.booleans())
+@example(history=_A_BLOCKED_DAY, when=2, again=False)
+@example(history=_BLOCKED_AGAIN, when=3, again=True)
+@example(history=_BLOCKED_NO_MORE, when=2, again=False)
+def test_vacuum_keeps_what_horizon_savepoints_and_blocked_candidates_ask_for_and_nothing_else_is_readable(
+    history, when, again
+):
+    _law(history, when, again)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@settings(max_examples=40, deadline=None)
+@given(history=st.lists(_delivery, min_size=2, max_size=7), when=st.integers(0, 6), again=st.booleans())
+def test_vacuum_keeps_of_many_histories_what_they_ask_for_and_nothing_else_is_readable(history, when, again):
+    _law(history, when, again)
 
 
 @pytest.fixture
