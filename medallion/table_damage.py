@@ -50,19 +50,19 @@ class TableCheck:
         try:
             newest = self.lake.open(self.path)
             live = dict(newest.files)
+            needed = {file.path for files in live.values() for file in files}
+            found += self._of_files(newest, needed)
+            if self.layer in {*LAYERS, "quarantine"}:  # the ledger is appended to: it has neither fences nor evidence
+                found += self._of_fences(newest)
+            if self.layer in LAYERS:
+                found += self._of_evidence(newest)
+                found += self._of_held()
+            if self.layer == "bronze":
+                found += self._of_sources(newest)
         except MedallionError as error:
-            if hint:  # that may be why: deltalake (1.6) relies on it where there is no checkpoint at all
-                return found
-            return [*found, self._damage(Kind.TABLE_UNREADABLE, "", str(error), "see what it says")]
-        needed = {file.path for files in live.values() for file in files}
-        found += self._of_files(newest, needed)
-        if self.layer in {*LAYERS, "quarantine"}:  # the ledger is appended to: it has neither fences nor evidence
-            found += self._of_fences(newest)
-        if self.layer in LAYERS:
-            found += self._of_evidence(newest)
-            found += self._of_held()
-        if self.layer == "bronze":
-            found += self._of_sources(newest)
+            # A wrong hint may be why: deltalake (1.6) relies on it where there is no checkpoint at all.
+            if not hint:
+                found.append(self._damage(Kind.TABLE_UNREADABLE, "", str(error), "see what it says"))
         return found
 
     def _of_log(self) -> Iterator[Damage]:

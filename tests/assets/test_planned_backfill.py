@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import time
 from typing import Any
 
 import dagster as dg
@@ -122,7 +123,7 @@ def test_a_range_of_silver_with_its_downstream_targets_exactly_its_closure(fresh
     days = between(first, last)
     targets = AssetBackfillData.from_asset_partitions(
         graph, days, [dg.AssetKey(path.split("/")) for path in (SILVER, DAILY_SALES, SALES_7D, HOUSEHOLD_MONTHS)],
-        fresh.instance, all_partitions=False, backfill_start_timestamp=0.0,
+        fresh.instance, all_partitions=False, backfill_start_timestamp=time.time(),
     ).target_subset.partitions_subsets_by_asset_key  # fmt: skip
     found = {key.to_user_string(): sorted(subset.get_partition_keys()) for key, subset in targets.items()}
     assert found == {
@@ -136,6 +137,6 @@ def test_a_range_of_silver_with_its_downstream_targets_exactly_its_closure(fresh
 def test_a_range_of_silver_alone_targets_itself(fresh):
     targets = AssetBackfillData.from_asset_partitions(
         fresh.defs.resolve_asset_graph(), [DAY], [dg.AssetKey(SILVER.split("/"))], fresh.instance,
-        all_partitions=False, backfill_start_timestamp=0.0,
+        all_partitions=False, backfill_start_timestamp=time.time(),
     ).target_subset.partitions_subsets_by_asset_key  # fmt: skip
     assert {key.to_user_string() for key in targets} == {SILVER}

@@ -20,6 +20,7 @@ from medallion.evidence import EvidenceReader
 from medallion.failpoints import Interrupted, armed
 from medallion.fsck import check_lake
 from medallion.gaps import irrecoverable
+from medallion.isolation import isolate
 from medallion.lake import Lake
 from medallion.log import CHECKPOINT_INTERVAL
 from medallion.outcomes import Committed
@@ -421,3 +422,20 @@ def test_a_partition_that_nothing_can_make_again_is_found_recorded_and_shown_as_
     land_orders(hurt, SECOND, [order(1, 1)])
     planned = plan(project, hurt.lake, hurt.landing)
     assert "in neither" in planned.waiting["bronze/orders"][SECOND]
+
+
+def test_a_table_that_a_newer_engine_has_written_is_named_and_left_alone(hurt, shop):
+    entry = _last(hurt, "gold/daily")
+    entry.write_text(entry.read_text().replace('\\"format\\": 1', '\\"format\\": 99'))
+    before = entry.read_bytes()
+    (found,) = check_lake(hurt.lake, Project(shop.tables))
+    assert (found.kind, found.table) == (Kind.TABLE_UNREADABLE, "gold/daily")
+    assert "has format 99" in found.found
+    assert entry.read_bytes() == before
+
+
+def test_a_copy_that_was_not_restored_to_the_end_is_found(hurt, shop):
+    isolate(hurt.lake.root, {"backup": "/backups/shop", "manifest": "1", "at": "", "verified": None}, durable=False)
+    (found,) = check_lake(hurt.lake, Project(shop.tables))
+    assert found.kind is Kind.COPY_UNVERIFIED
+    assert "medallion recover --from /backups/shop" in found.repair

@@ -64,7 +64,7 @@ def at_once(shop: Shop, run: Run, **more: int) -> dict[str, Report]:
     return {table.path: report for table, report in refine_all(wanted, run, **more).items()}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(kinds=st.lists(DELIVERIES, min_size=len(DAYS), max_size=len(DAYS)), workers=st.integers(1, 4))
 def test_whatever_is_delivered_all_at_once_gives_the_outcomes_and_files_of_one_after_the_other(
     kinds: list[str], workers: int
