@@ -285,9 +285,21 @@ class DagsterServer:
         assert process is not None
         _signal_group(process.pid, signal.SIGKILL)
         assert _gone(process, 10.0)
+        self._wait_for_port()
         if self._log_file is not None:
             self._log_file.close()
             self._log_file = None
+
+    def _wait_for_port(self) -> None:
+        """Wait until the last of the killed processes has let go of the port."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                return _refuse_taken(self.port)
+            except ServerError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         """The `data` of one GraphQL answer. Raises `ServerError` if there are errors or nobody answers."""

@@ -14,7 +14,7 @@ from tests.assets.deployment import DAILY, REFERENCES, Deployment
 from tests.ui.retail import ROOT, SILVER, days, opened, settings
 from tests.ui.server import DagsterServer
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 YEAR = days("2017-01-01", 365)
 NEW_YEAR = YEAR[0]
