@@ -9,7 +9,9 @@ import re
 from pathlib import Path
 
 import dagster as dg
+from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, WorkerStatus
+from dagster._core.storage.tags import WILL_RETRY_TAG
 
 _PROCESS = re.compile(r"\(pid: (\d+)\)")
 
@@ -27,8 +29,19 @@ class LocalRunLauncher(DefaultRunLauncher):
         events = self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
         named = [found[1] for event in events if (found := _PROCESS.search(event.message or event.user_message))]
         if named and not lives(int(named[-1])):
+            self._say_whether_it_is_tried_again(run)
             return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"process {named[-1]} of the run is gone")
         return CheckRunHealthResult(WorkerStatus.RUNNING)
+
+    def _say_whether_it_is_tried_again(self, run: dg.DagsterRun) -> None:
+        """Say so before the run is marked failed.
+
+        Dagster (1.13) marks it first and says it next; a backfill that looks in between takes the failure for its end,
+        and then nothing is tried again.
+        """
+        failed = run.with_status(dg.DagsterRunStatus.FAILURE)
+        again = auto_reexecution_should_retry_run(self._instance, failed, None)
+        self._instance.add_run_tags(run.run_id, {WILL_RETRY_TAG: str(again).lower()})
 
 
 def lives(process: int) -> bool:

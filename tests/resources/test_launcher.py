@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.dagster_run import DagsterRunStatus
+from dagster._core.storage.tags import WILL_RETRY_TAG
 
 from resources.launcher import LocalRunLauncher, lives
 
@@ -59,3 +60,16 @@ def test_nothing_is_concluded_of_a_run_that_names_no_process(instance):
 def test_run_monitoring_asks(instance):
     assert instance.run_monitoring_enabled
     assert instance.run_launcher.supports_check_run_worker_health
+
+
+def test_a_run_that_is_gone_is_known_to_be_tried_again_before_it_is_marked_failed(instance):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    run = dg.DagsterRun(job_name="job", status=DagsterRunStatus.STARTED)
+    instance.add_run(run)
+    instance.report_engine_event(f"Started process for run (pid: {child.pid}).", dagster_run=run)
+    assert isinstance(instance.run_launcher, LocalRunLauncher)
+    instance.run_launcher.check_run_worker_health(run)
+    found = instance.get_run_by_id(run.run_id)
+    assert found.status is DagsterRunStatus.STARTED
+    assert found.tags[WILL_RETRY_TAG] == "true"
