@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import polars as pl
 from medallion.lake import Lake, Snapshot
 from medallion.past_states import snapshot_of
 from medallion.project import Project
+from medallion.slicing import in_slices
 from medallion.tables import SOURCE_COLUMNS, Table
 
 __all__ = ["Comparison", "PartitionChange", "compare", "compare_snapshots", "table_at"]
@@ -118,7 +119,7 @@ def compare_snapshots(table: Table, before: Snapshot, after: Snapshot, names: tu
     columns: Counter[str] = Counter()
     totals: dict[str, tuple[Any, Any]] = {}
     examples: list[dict[str, Any]] = []
-    for keys in _pieces(differing, before, after):
+    for keys in in_slices(differing, lambda key: before.rows(key) + after.rows(key), _ROWS_AT_ONCE):
         rows = _matched(table, before, after, keys, matched)
         for key, kind, count in rows.group_by("_partition", "_kind").len().iter_rows():
             if kind is not None:
@@ -161,20 +162,6 @@ def _key(table: Table, before: Snapshot, after: Snapshot) -> tuple[str, ...]:
         return tuple(each for each in table.key if each != table.partition.column)
     both = [each.schema for each in (before, after) if each.schema]
     return (_ROW,) if both and all(_ROW in schema for schema in both) else ()
-
-
-def _pieces(keys: Sequence[str], before: Snapshot, after: Snapshot) -> Iterator[list[str]]:
-    piece: list[str] = []
-    weight = 0
-    for key in keys:
-        mine = before.rows(key) + after.rows(key)
-        if piece and weight + mine > _ROWS_AT_ONCE:
-            yield piece
-            piece, weight = [], 0
-        piece.append(key)
-        weight += mine
-    if piece:
-        yield piece
 
 
 def _matched(table: Table, before: Snapshot, after: Snapshot, keys: Sequence[str], key: Sequence[str]) -> pl.DataFrame:

@@ -58,7 +58,7 @@ def execute(
     if not accept:
         check_up_to_date(plan, project, run)
     tables = [(project.table(each.table), each) for each in plan.tables]
-    ours = replace(run, plan_id=plan.id, slice_bytes=max(1, plan.slice_bytes // max(1, parallel)))
+    ours = replace(run, plan_id=plan.id, slice_bytes=plan.slice_bytes)
     if plan.partitions:
         savepoints.before(project, run.lake, f"the plan {plan.id}", run_id=run.run_id)
     slices = {table: list(slices_of(planned)) for table, planned in tables}

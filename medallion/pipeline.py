@@ -23,7 +23,6 @@ __all__ = ["Pieces", "refine_all", "refine_pieces"]
 _PIECES = 4
 """More would overlap better, and each costs a commit."""
 
-
 Pieces = Mapping[Table, Sequence[Sequence[str]]]
 """The pieces of each table, in the order in which they are to be made."""
 
@@ -58,8 +57,7 @@ def refine_all(
         for key in keys:
             table.partition.check(key)
     cut = {table: _cut(table, keys, least if at_once > 1 else len(keys)) for table, keys in wanted.items()}
-    share = replace(run, slice_bytes=max(1, run.slice_bytes // max(1, at_once)))
-    return dict(zip(cut, refine_pieces(cut, share, at_once=at_once), strict=True))
+    return dict(zip(cut, refine_pieces(cut, run, at_once=at_once), strict=True))
 
 
 def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]:
@@ -67,12 +65,14 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
 
     Args:
         pieces: of each table, the tables in an order in which each comes after those that it is built from.
-        run: as for :func:`~medallion.refine.refine`.
-        at_once: pieces that run at the same time.
+        run: as for :func:`~medallion.refine.refine`; ``slice_bytes`` holds for all that run at once together.
+        at_once: pieces that run at the same time, at least one.
 
     Yields:
         a report for each table as soon as all its pieces have been settled, in the order of ``pieces``.
     """
+    at_once = max(1, at_once)
+    share = replace(run, slice_bytes=max(1, run.slice_bytes // at_once))
     chosen = {table.path: frozenset(key for piece in those for key in piece) for table, those in pieces.items()}
     waiting = [
         _Piece(table, tuple(piece), _needs(table, piece, chosen)) for table, those in pieces.items() for piece in those
@@ -81,13 +81,13 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
     settled: dict[Table, dict[str, Outcome]] = {table: {} for table in pieces}
     untold = list(pieces)
     running: dict[Future[Report], _Piece] = {}
-    with ThreadPoolExecutor(max(1, at_once), thread_name_prefix="refine") as pool:
+    with ThreadPoolExecutor(at_once, thread_name_prefix="refine") as pool:
         while untold:
-            for piece in _ready(waiting, running.values(), unsettled)[: max(1, at_once) - len(running)]:
+            for piece in _ready(waiting, running.values(), unsettled)[: at_once - len(running)]:
                 waiting.remove(piece)
                 # Whoever watches the run watches its threads, too.
                 context = contextvars.copy_context()
-                running[pool.submit(context.run, refine, piece.table, piece.keys, run)] = piece
+                running[pool.submit(context.run, refine, piece.table, piece.keys, share)] = piece
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 piece = running.pop(done)
                 settled[piece.table].update(done.result().outcomes)
