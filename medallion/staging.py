@@ -8,15 +8,17 @@ holds the encoded files of one slice, a fraction of the slice's rows.
 
 from __future__ import annotations
 
-import io
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from medallion.digests import digest_bytes
 from medallion.partitions import Partitioning, Whole
@@ -40,9 +42,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _NAME = re.compile(r"(?:.*/)?part-([0-9a-f]{32})-([0-9a-f]{32})\.parquet")
-ENCODING: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
-"""zstd at level 1 writes as fast as snappy here and takes two thirds of the space."""
-_NO_LIMIT = 2**62
+_ROW_GROUP = 1 << 18
+_ENCODERS = max(2, os.cpu_count() or 2)
 _THREADS = 8
 _FEW = 4
 """Disk operations wait more than they compute; for fewer than these a pool costs more than it saves."""
@@ -148,63 +149,48 @@ def stage(rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], *, e
             state can be read from the name of a file; in a quarantine it does not.
     """
     if isinstance(partition, Whole):
-        return [_encode(rows, Whole.KEY)] if rows.height or empty else []
-    # Rows come in the order of partitions, so the runs of the partition column are the partitions.
+        return _encode(rows, [(Whole.KEY, 0, rows.height)]) if rows.height or empty else []
+    # Each partition's rows lie together, so the runs of the partition column are the partitions.
     runs = rows.get_column(partition.column).rle().struct.unnest()
-    counts = {value: length for length, value in runs.iter_rows()}
-    held = [key for key in keys if counts.get(partition.value(key), 0)]
-    if len(held) == 1 or rows.n_chunks() >= len(held):
-        staged = _each_by_itself(rows.drop(partition.column), counts, {partition.value(key): key for key in held})
-    else:
-        staged = _all_at_once(rows, partition, held, counts) if held else []
-    if empty and len(held) < len(keys):
-        nothing = rows.clear().drop(partition.column)
-        staged += [_encode(nothing, key) for key in keys if key not in set(held)]
-    return staged
+    spans = {
+        value: (end - length, length)
+        for value, length, end in runs.select("value", "len", end=pl.col("len").cum_sum()).iter_rows()
+    }
+    found = [(key, *spans.get(partition.value(key), (0, 0))) for key in keys]
+    return _encode(rows.drop(partition.column), [each for each in found if empty or each[2]])
 
 
-def _each_by_itself(rows: pl.DataFrame, counts: Mapping[Any, int], keys: Mapping[Any, str]) -> list[Staged]:
-    """For rows that lie in memory in as many pieces, as those of many source files do: a piece is encoded as it lies.
+def _encode(rows: pl.DataFrame, cut: Sequence[tuple[str, int, int]]) -> list[Staged]:
+    """A file of each partition, given as its key and where its rows start and how many there are.
 
-    Cutting them all at once would first put every piece's text together: half as long again (polars 2.1).
+    Numbers are stored as differences (DELTA_BINARY_PACKED) and text by dictionary: half the processor's time of a
+    dictionary for everything, and files smaller by a third.
     """
-    staged: list[Staged] = []
-    at = 0
-    for value, length in counts.items():
-        staged.append(_encode(rows.slice(at, length).rechunk(), keys[value]))
-        at += length
-    return staged
+    # Arrow cannot cut nested text as polars holds it (pyarrow 26), so it is copied into its older form.
+    nested = any(dtype.is_nested() for dtype in rows.dtypes)
+    whole = rows.to_arrow(compat_level=pl.CompatLevel.oldest() if nested else pl.CompatLevel.newest())
+    options: dict[str, Any] = {
+        "compression": "snappy",
+        "use_dictionary": [name for name, dtype in rows.schema.items() if dtype == pl.String] or False,
+        "column_encoding": {
+            name: "DELTA_BINARY_PACKED"
+            for name, dtype in rows.schema.items()
+            if dtype.is_integer() or dtype.is_temporal()
+        },
+        "store_schema": False,
+    }
 
+    def one(each: tuple[str, int, int]) -> Staged:
+        key, start, length = each
+        # A file's bytes are those of its rows alone: they must not show how the rows lie in memory.
+        part = whole.slice(start, length).combine_chunks()
+        buffer = pa.BufferOutputStream()
+        with pq.ParquetWriter(buffer, whole.schema, **options) as writer:
+            writer.write_table(part, row_group_size=_ROW_GROUP)
+        data = buffer.getvalue().to_pybytes()
+        return Staged(key, data, digest_bytes(data), length)
 
-def _all_at_once(
-    rows: pl.DataFrame, partition: Partitioning, held: Sequence[str], counts: Mapping[Any, int]
-) -> list[Staged]:
-    """For small partitions the cheaper way by far: one query writes all files."""
-    buffers: dict[str, io.BytesIO] = {}
-
-    def buffer(given: Any) -> io.BytesIO:
-        return buffers.setdefault(str(given.partition_keys.item()), io.BytesIO())
-
-    target = pl.PartitionBy(
-        "unused",
-        key=[partition.column],
-        include_key=False,
-        file_path_provider=buffer,
-        approximate_bytes_per_file=_NO_LIMIT,
-    )
-    rows.lazy().sink_parquet(target, **ENCODING)
-    staged: list[Staged] = []
-    for key in held:
-        data = buffers[str(partition.value(key))].getvalue()
-        staged.append(Staged(key, data, digest_bytes(data), counts[partition.value(key)]))
-    return staged
-
-
-def _encode(rows: pl.DataFrame, key: str) -> Staged:
-    buffer = io.BytesIO()
-    rows.write_parquet(buffer, **ENCODING)
-    data = buffer.getvalue()
-    return Staged(key, data, digest_bytes(data), rows.height)
+    return in_parallel(one, cut, threads=_ENCODERS)
 
 
 def publish_files(staged: Iterable[tuple[Staged, DataFile]], table: Place, *, durable: bool) -> None:
@@ -217,13 +203,18 @@ def publish_files(staged: Iterable[tuple[Staged, DataFile]], table: Place, *, du
         in_parallel(sync, [*folders, table])
 
 
-def in_parallel(function: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:
-    """Apply a function that waits for the disk to many items; an error is raised when all have ended."""
+def in_parallel(
+    function: Callable[[Item], Result], items: Collection[Item], *, threads: int = _THREADS
+) -> list[Result]:
+    """Apply a function that waits for the disk, or computes outside of Python, to many items.
+
+    An error is raised when all have ended.
+    """
     if len(items) < _FEW:
         return [function(item) for item in items]
-    each = -(-len(items) // _THREADS)
+    each = -(-len(items) // threads)
     shares = [list(items)[start : start + each] for start in range(0, len(items), each)]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         return [
             result for share in pool.map(lambda share: [function(item) for item in share], shares) for result in share
         ]

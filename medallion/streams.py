@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -19,12 +20,12 @@ from medallion.gate import WARNINGS, Gate
 from medallion.masks import Query
 from medallion.partitions import Whole
 from medallion.rules import Setting
-from medallion.staging import ENCODING
 from medallion.tally import judge_shares
 from medallion.verdict import Finding, Verdict, worst_first
 
 __all__ = ["split_parquet"]
 
+_ENCODING: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
 _BROKEN = "_broken"
 _DOUBTFUL = "_doubtful"
 
@@ -140,9 +141,9 @@ class _Job:
         name = f"part-{self.parts:05}.parquet"
         self.parts += 1
         untagged = [clean.with_columns(pl.lit(None, pl.List(pl.String)).alias(WARNINGS))] if clean.width else []
-        pl.concat([*untagged, split.accepted]).write_parquet(self.accepted / name, **ENCODING)
+        pl.concat([*untagged, split.accepted]).write_parquet(self.accepted / name, **_ENCODING)
         if split.quarantined.height:
-            split.quarantined.write_parquet(self.quarantined / name, **ENCODING)
+            split.quarantined.write_parquet(self.quarantined / name, **_ENCODING)
 
     def finish(self, shape: Sequence[Finding]) -> Verdict:
         """Settle the rows that were set aside, judge the whole, and add everything up."""
