@@ -1,9 +1,9 @@
 """Several tables in one go: a part of a table is refined as soon as what it is built from has been settled.
 
-Bronze waits for the disk where silver computes, so that a range is cut into pieces and a piece of one table runs beside
-a piece of another. Nothing else differs from refining the tables one after the other: each piece goes the path of
-``refine`` with a commit of its own, the pieces of one table follow each other in the order of its partitions, since
-rules look at the past, and none starts before every partition that it reads, and that is asked for, has its outcome.
+One table waits for the disk where another one computes. Nothing else differs from refining the tables one after the
+other: each piece goes the path of ``refine`` with commits of its own, the pieces of one table follow each other in the
+order of its partitions, since rules look at the past, and none starts before every partition that it reads, and that is
+asked for, has its outcome.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from medallion.tables import Table
 
 __all__ = ["Pieces", "refine_all", "refine_pieces"]
 
-_PIECES = 4
-"""More would overlap better, and each costs a commit."""
+_AT_ONCE = 3
+"""Tables that do not depend on each other are few; more share the memory, and it is cut into more commits."""
 
 Pieces = Mapping[Table, Sequence[Sequence[str]]]
 """The pieces of each table, in the order in which they are to be made."""
@@ -35,17 +35,17 @@ class _Piece:
     """Table and partition of what it reads, as far as that is asked for too."""
 
 
-def refine_all(
-    wanted: Mapping[Table, Sequence[str]], run: Run, *, at_once: int = 2, least: int = 20
-) -> dict[Table, Report]:
+def refine_all(wanted: Mapping[Table, Sequence[str]], run: Run, *, at_once: int = _AT_ONCE) -> dict[Table, Report]:
     """Refine partitions of several tables.
+
+    A table is one piece. Cutting a range further, so that one half of bronze is read while the other half of silver is
+    judged, was measured and is slower: each piece has its own attempt, commits and record in the ledger.
 
     Args:
         wanted: the partitions of each table, the tables in an order in which each comes after those that it is built
             from.
         run: as for :func:`~medallion.refine.refine`; ``slice_bytes`` holds for all that run at once together.
-        at_once: pieces that run at the same time; 1 refines whole tables one after the other.
-        least: partitions of a piece; for fewer, the commit costs more than the overlap saves.
+        at_once: tables that run at the same time.
 
     Returns:
         a report for each table, in the order of ``wanted``; outcomes in the order of the table's partitions.
@@ -56,8 +56,9 @@ def refine_all(
     for table, keys in wanted.items():
         for key in keys:
             table.partition.check(key)
-    cut = {table: _cut(table, keys, least if at_once > 1 else len(keys)) for table, keys in wanted.items()}
-    return dict(zip(cut, refine_pieces(cut, run, at_once=at_once), strict=True))
+    whole = {table: _in_order(table, keys) for table, keys in wanted.items()}
+    pieces = {table: [keys] if keys else [] for table, keys in whole.items()}
+    return dict(zip(pieces, refine_pieces(pieces, run, at_once=at_once), strict=True))
 
 
 def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]:
@@ -98,12 +99,9 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
                 yield Report(table.path, {key: settled[table][key] for key in ordered})
 
 
-def _cut(table: Table, keys: Sequence[str], least: int) -> list[list[str]]:
+def _in_order(table: Table, keys: Sequence[str]) -> list[str]:
     asked = set(keys)
-    ordered = [key for key in table.partition.keys() if key in asked]  # noqa: SIM118 - not a dictionary
-    count = max(1, min(_PIECES, len(ordered) // max(1, least)))
-    size = max(1, -(-len(ordered) // count))
-    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    return [key for key in table.partition.keys() if key in asked]  # noqa: SIM118 - not a dictionary
 
 
 def _needs(table: Table, keys: Sequence[str], chosen: Mapping[str, frozenset[str]]) -> frozenset[tuple[str, str]]:

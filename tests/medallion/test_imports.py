@@ -1,6 +1,7 @@
 """The rooms of the house and the doors between them, as DESIGN.md draws them."""
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,9 +59,9 @@ def test_a_feed_imports_the_engine_the_rules_and_other_feeds_and_never_dagster(f
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.name == "__init__.py"], ids=str)
-def test_a_package_imports_nothing_so_that_its_modules_start_fast(file: Path):
+def test_a_package_imports_nothing_that_takes_time_so_that_its_modules_start_fast(file: Path):
     if file != Path("resources/__init__.py"):  # one resource set per deployment is made there
-        assert list(imports_of(file)) == []
+        assert set(imports_of(file)) <= {"os", "medallion"}
 
 
 def test_loading_the_engine_and_the_feeds_loads_no_dagster():
@@ -70,3 +71,21 @@ def test_loading_the_engine_and_the_feeds_loads_no_dagster():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["assets.definitions", "assets.run", "medallion.cli", "medallion.tables"])
+def test_the_allocator_of_polars_is_told_what_to_do_before_polars_is_loaded(module: str):
+    program = (
+        "import importlib, os, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'polars': print(os.environ.get('_RJEM_MALLOC_CONF'))\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"importlib.import_module({module!r})\n"
+        "import polars"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "_RJEM_MALLOC_CONF"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
+    assert "oversize_threshold:0" in done.stdout

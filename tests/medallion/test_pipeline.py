@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from medallion.errors import UnknownPartition
 from medallion.outcomes import Report
-from medallion.pipeline import refine_all
+from medallion.pipeline import refine_all, refine_pieces
 from medallion.refine import Run, refine, watching
 from tests.builders import (
     DAYS,
@@ -58,10 +58,10 @@ def told(reports: Mapping[str, Report]) -> dict[str, dict[str, tuple[str, str | 
     }
 
 
-def at_once(shop: Shop, run: Run, **more: int) -> dict[str, Report]:
-    """All tables in one go."""
-    wanted = {table: list(table.partition.keys()) for table in shop.tables}
-    return {table.path: report for table, report in refine_all(wanted, run, **more).items()}
+def at_once(shop: Shop, run: Run, workers: int = 2) -> dict[str, Report]:
+    """All tables in one go, each partition a piece of its own."""
+    pieces = {table: [[key] for key in (*table.partition.keys(),)] for table in shop.tables}
+    return {report.table: report for report in refine_pieces(pieces, run, at_once=workers)}
 
 
 @settings(max_examples=10, deadline=None)
@@ -75,7 +75,7 @@ def test_whatever_is_delivered_all_at_once_gives_the_outcomes_and_files_of_one_a
         deliver(alone, days)
         deliver(together, days)
         expected = {table.path: refine(table, table.partition.keys(), alone) for table in shop.tables}
-        found = at_once(shop, together, at_once=workers, least=1)
+        found = at_once(shop, together, workers)
         strip = str(Path(other)), str(Path(one))
         assert str(told(found)).replace(*strip) == str(told(expected))
         for table in shop.tables:
@@ -85,8 +85,8 @@ def test_whatever_is_delivered_all_at_once_gives_the_outcomes_and_files_of_one_a
 def test_a_second_time_everything_is_unchanged(tmp_path: Path) -> None:
     shop, run = make_shop(), make_run(tmp_path)
     land_everything(run)
-    at_once(shop, run, least=1)
-    again = at_once(shop, run, least=1)
+    at_once(shop, run)
+    again = at_once(shop, run)
     assert {type(each).__name__ for report in again.values() for each in report.outcomes.values()} == {"Unchanged"}
 
 
@@ -95,7 +95,7 @@ def test_pieces_of_two_tables_run_at_the_same_time(tmp_path: Path) -> None:
     land_everything(run)
     threads: dict[str, set[str]] = {}
     with watching(lambda path, settled: threads.setdefault(path, set()).add(threading.current_thread().name)):
-        at_once(shop, run, least=1)
+        at_once(shop, run)
     assert len(set.union(*threads.values())) == 2
     assert set(threads) == {table.path for table in shop.tables}
 
@@ -106,3 +106,16 @@ def test_an_unknown_partition_is_refused_before_anything_is_read_or_written(tmp_
     with pytest.raises(UnknownPartition):
         refine_all({shop.raw_orders: [FIRST], shop.orders: [FIRST, "2031-01-01"]}, run)
     assert names_of(shop.raw_orders, run) == {}
+
+
+def test_whole_tables_are_told_in_the_order_that_was_asked_for_and_their_partitions_in_that_of_the_table(
+    tmp_path: Path,
+) -> None:
+    shop, run = make_shop(), make_run(tmp_path)
+    land_everything(run)
+    reports = refine_all({table: table.partition.keys()[::-1] for table in shop.tables}, run)
+    assert list(reports) == list(shop.tables)
+    assert {table: tuple(report.outcomes) for table, report in reports.items()} == {
+        table: tuple(table.partition.keys()) for table in shop.tables
+    }
+    assert {report.name for report in reports.values()} == {"COMPLETE"}

@@ -2,6 +2,7 @@
 
 import io
 import tempfile
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -19,7 +20,7 @@ DAY = Daily("day", start="2026-01-01", end="2026-02-01")
 KEYS = tuple(DAY.keys())
 TEXTS = pl.List(pl.String)
 FAILURES = pl.List(pl.Struct({"rule": pl.String, "severity": pl.String}))
-STORED = [
+STORED: list[Any] = [
     pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt16, pl.Float32, pl.Float64, pl.Boolean, pl.String, pl.Binary,
     pl.Date, pl.Datetime("us"), pl.Datetime("us", "UTC"), pl.Decimal(20, 4), pl.Categorical, TEXTS, FAILURES,
 ]  # fmt: skip
