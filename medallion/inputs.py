@@ -23,6 +23,7 @@ from medallion.digests import digest
 from medallion.errors import TransformFailed
 from medallion.lake import Snapshot
 from medallion.partitions import Partitioning, Whole
+from medallion.recent import recall
 from medallion.tables import Input, Sql, Table
 
 __all__ = ["Connect", "Pinned", "attach_target", "reference_values", "transformed", "used_digests"]
@@ -56,9 +57,9 @@ def attach_target(
     """
     mine = pinned.input.table.partition
     if isinstance(mine, Whole):
-        return pinned.snapshot.scan(mine.keys(), columns)
+        return _rows(pinned.snapshot, mine.keys(), columns)
     pairs = [(each, key) for key in keys for each in pinned.input.keys_for(target, key)]
-    rows = pinned.snapshot.scan(dict.fromkeys(each for each, _ in pairs), columns)
+    rows = _rows(pinned.snapshot, list(dict.fromkeys(each for each, _ in pairs)), columns)
     if mine == target and pinned.input.days == 1:
         return rows
     own = f"_{mine.column}" if mine.column == target.column else mine.column
@@ -67,6 +68,11 @@ def attach_target(
     )
     renamed = rows.rename({mine.column: own}) if own != mine.column else rows
     return renamed.join(mapping.lazy(), on=own, how="inner")
+
+
+def _rows(snapshot: Snapshot, keys: Sequence[str], columns: Sequence[str] | None) -> pl.LazyFrame:
+    kept = recall(snapshot, keys, columns)
+    return snapshot.scan(keys, columns) if kept is None else kept
 
 
 def transformed(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from medallion.outcomes import Outcome, Report
 from medallion.partitions import Whole
+from medallion.recent import Recent, keeping
 from medallion.refine import Run, refine
 from medallion.tables import Table
 
@@ -44,7 +45,8 @@ def refine_all(wanted: Mapping[Table, Sequence[str]], run: Run, *, at_once: int 
     Args:
         wanted: the partitions of each table, the tables in an order in which each comes after those that it is built
             from.
-        run: as for :func:`~medallion.refine.refine`; ``slice_bytes`` holds for all that run at once together.
+        run: as for :func:`~medallion.refine.refine`; ``slice_bytes`` holds for all that run at once together,
+            and once more for rows that were just committed and are read next.
         at_once: tables that run at the same time.
 
     Returns:
@@ -66,7 +68,8 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
 
     Args:
         pieces: of each table, the tables in an order in which each comes after those that it is built from.
-        run: as for :func:`~medallion.refine.refine`; ``slice_bytes`` holds for all that run at once together.
+        run: as for :func:`~medallion.refine.refine`; ``slice_bytes`` holds for all that run at once together,
+            and once more for rows that were just committed and are read next.
         at_once: pieces that run at the same time, at least one.
 
     Yields:
@@ -82,13 +85,14 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
     settled: dict[Table, dict[str, Outcome]] = {table: {} for table in pieces}
     untold = list(pieces)
     running: dict[Future[Report], _Piece] = {}
+    recent = Recent(run.slice_bytes)
     with ThreadPoolExecutor(at_once, thread_name_prefix="refine") as pool:
         while untold:
             for piece in _ready(waiting, running.values(), unsettled)[: at_once - len(running)]:
                 waiting.remove(piece)
                 # Whoever watches the run watches its threads, too.
                 context = contextvars.copy_context()
-                running[pool.submit(context.run, refine, piece.table, piece.keys, share)] = piece
+                running[pool.submit(context.run, _refine, piece, share, recent)] = piece
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 piece = running.pop(done)
                 settled[piece.table].update(done.result().outcomes)
@@ -97,6 +101,11 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
                 table = untold.pop(0)
                 ordered = (key for piece in pieces[table] for key in piece)
                 yield Report(table.path, {key: settled[table][key] for key in ordered})
+
+
+def _refine(piece: _Piece, run: Run, recent: Recent) -> Report:
+    with keeping(recent):
+        return refine(piece.table, piece.keys, run)
 
 
 def _in_order(table: Table, keys: Sequence[str]) -> list[str]:

@@ -32,6 +32,7 @@ from medallion.evidence import Evidence, EvidenceReader, drop_held, write_eviden
 from medallion.failpoints import reach
 from medallion.lake import Lake, Replaced, Replacement, Snapshot
 from medallion.outcomes import Committed, Outcome, Superseded, Unchanged
+from medallion.recent import remember
 from medallion.staging import DataFile, Staged
 from medallion.tables import Table
 
@@ -51,6 +52,7 @@ class Prepared:
         quarantined: one file for each partition of which rows were refused.
         schema: of the accepted rows, the partition column included.
         quarantine_schema: of the refused rows, likewise.
+        rows: the accepted ones, as stored, if they are in memory.
     """
 
     evidence: Mapping[str, Evidence]
@@ -58,6 +60,7 @@ class Prepared:
     quarantined: Sequence[Staged] = ()
     schema: pl.Schema = field(default_factory=pl.Schema)
     quarantine_schema: pl.Schema = field(default_factory=pl.Schema)
+    rows: pl.DataFrame | None = field(default=None, repr=False)
 
 
 class Publication:
@@ -86,11 +89,15 @@ class Publication:
         Raises:
             StorageFailed: the store does not take it; the quarantine has been put back, if that at least was possible.
         """
+        accepted = self._replacement(prepared, prepared.accepted, prepared.schema)
         replaced = self.replace(
-            self._replacement(prepared, prepared.accepted, prepared.schema),
+            accepted,
             self._replacement(prepared, prepared.quarantined, prepared.quarantine_schema),
             lambda keys: self._keep_evidence([prepared.evidence[key] for key in keys]),
         )
+        if prepared.rows is not None:
+            committed = [file for _, file in accepted.files if file.partition in replaced.epochs]
+            remember(self.target, prepared.rows, committed)
         outcomes: dict[str, Outcome] = dict(self._lost(prepared, replaced.superseded))
         for key in replaced.epochs:
             drop_held(self.target.folder, key)

@@ -332,7 +332,7 @@ class Attempt:
             key: replace(candidate.evidence[key], content=content.get(key, ""), refused=refusals.get(key))
             for key in keys
         }
-        return Prepared(evidence, staged, kept, accepted.schema, refused.schema)
+        return Prepared(evidence, staged, kept, accepted.schema, refused.schema, accepted)
 
     def _with_batch_ids(self, rows: pl.DataFrame, batches: Mapping[str, str]) -> pl.DataFrame:
         cut = self.table.partition

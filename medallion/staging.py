@@ -32,6 +32,7 @@ __all__ = [
     "parse_name",
     "partition_of",
     "publish_files",
+    "spans_of",
     "stage",
     "stored_type",
     "sync",
@@ -150,14 +151,18 @@ def stage(rows: pl.DataFrame, partition: Partitioning, keys: Sequence[str], *, e
     """
     if isinstance(partition, Whole):
         return _encode(rows, [(Whole.KEY, 0, rows.height)]) if rows.height or empty else []
-    # Each partition's rows lie together, so the runs of the partition column are the partitions.
-    runs = rows.get_column(partition.column).rle().struct.unnest()
-    spans = {
-        value: (end - length, length)
-        for value, length, end in runs.select("value", "len", end=pl.col("len").cum_sum()).iter_rows()
-    }
+    spans = spans_of(rows, partition)
     found = [(key, *spans.get(partition.value(key), (0, 0))) for key in keys]
     return _encode(rows.drop(partition.column), [each for each in found if empty or each[2]])
+
+
+def spans_of(rows: pl.DataFrame, partition: Partitioning) -> dict[Any, tuple[int, int]]:
+    """Where each partition's rows start, and how many there are, by its value; each partition's lie together."""
+    if isinstance(partition, Whole):
+        return {Whole.KEY: (0, rows.height)}
+    runs = rows.get_column(partition.column).rle().struct.unnest()
+    ends = runs.select("value", "len", end=pl.col("len").cum_sum())
+    return {value: (end - length, length) for value, length, end in ends.iter_rows()}
 
 
 def _encode(rows: pl.DataFrame, cut: Sequence[tuple[str, int, int]]) -> list[Staged]:
