@@ -168,8 +168,8 @@ def spans_of(rows: pl.DataFrame, partition: Partitioning) -> dict[Any, tuple[int
 def _encode(rows: pl.DataFrame, cut: Sequence[tuple[str, int, int]]) -> list[Staged]:
     """A file of each partition, given as its key and where its rows start and how many there are.
 
-    Numbers are stored as differences (DELTA_BINARY_PACKED) and text by dictionary: half the processor's time of a
-    dictionary for everything, and files smaller by a third.
+    Numbers are stored as differences (DELTA_BINARY_PACKED), text by dictionary, and both are compressed with snappy: half
+    the processor's time of dictionaries for everything with zstd, and a twelfth more space.
     """
     # Arrow cannot cut nested text as polars holds it (pyarrow 26), so it is copied into its older form.
     nested = any(dtype.is_nested() for dtype in rows.dtypes)
