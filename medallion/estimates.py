@@ -70,8 +70,8 @@ class Estimates:
 
     def _bytes(self, table: Table, key: str, rows: int | None) -> int | None:
         if table.layer == "bronze":
-            size = self._sizes_of(table).get(key)
-            return None if size is None else bytes_of_file(table, size)
+            size, landing = self._sizes_of(table).get(key), self._survey.landing
+            return None if size is None or landing is None else bytes_of_file(table, landing.path(table, key), size)
         return None if rows is None else bytes_of_rows(self._survey.bases[table.path], rows)
 
     def _rows_read(self, table: Table, key: str) -> int | None:

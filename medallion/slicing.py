@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from medallion.identity import Basis
 from medallion.partitions import Whole
+from medallion.store import Place, parquet_shape
 from medallion.tables import Table
 
 __all__ = ["bytes_of_file", "bytes_of_rows", "in_slices", "rows_read"]
 
-_TEXT, _PARQUET = 3, 20
-"""How many times a file grows in memory."""
+_TEXT = 3
+"""How many times a file of text grows in memory."""
+_ADDED = 4
+"""Columns that bronze adds: where a row comes from, and its partition."""
 _VALUE = 16
 """Bytes of a value in memory, with the working copies of a query."""
 
@@ -34,9 +37,23 @@ def in_slices(keys: Sequence[str], weigh: Callable[[str], int], limit: int) -> I
         yield piece
 
 
-def bytes_of_file(table: Table, size: int) -> int:
-    """What a bronze table's source file of ``size`` bytes takes in memory."""
-    return size * (_PARQUET if str(table.source).endswith(".parquet") else _TEXT)
+def bytes_of_file(table: Table, place: Place, size: int) -> int:
+    """What a bronze table's source file takes in memory.
+
+    Parquet may hold a thousand rows in as many bytes as one, so its footer is asked.
+
+    Args:
+        table: whose source it is.
+        place: where the file lies.
+        size: in bytes.
+    """
+    if not str(table.source).endswith(".parquet"):
+        return size * _TEXT
+    try:
+        rows, columns = parquet_shape(place)
+    except (OSError, ValueError):  # reading it will say what is wrong
+        return size
+    return rows * (columns + _ADDED) * _VALUE
 
 
 def bytes_of_rows(basis: Basis, rows: int) -> int:

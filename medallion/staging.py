@@ -165,15 +165,24 @@ def spans_of(rows: pl.DataFrame, partition: Partitioning) -> dict[Any, tuple[int
     return {value: (end - length, length) for value, length, end in ends.iter_rows()}
 
 
+def _as_arrow(rows: pl.DataFrame) -> pa.Table:
+    """The same memory as Arrow sees it; nested text, which it cannot cut as polars holds it (pyarrow 26), is copied."""
+    parts = {
+        name: rows.select(name).to_arrow(
+            compat_level=pl.CompatLevel.oldest() if dtype.is_nested() else pl.CompatLevel.newest()
+        )
+        for name, dtype in rows.schema.items()
+    }
+    return pa.table({name: part.column(0) for name, part in parts.items()})
+
+
 def _encode(rows: pl.DataFrame, cut: Sequence[tuple[str, int, int]]) -> list[Staged]:
     """A file of each partition, given as its key and where its rows start and how many there are.
 
-    Numbers are stored as differences (DELTA_BINARY_PACKED), text by dictionary, and both are compressed with snappy: half
-    the processor's time of dictionaries for everything with zstd, and a twelfth more space.
+    Numbers are stored as differences (DELTA_BINARY_PACKED), text by dictionary, and both are compressed with snappy. It
+    takes half the processor's time of dictionaries for everything with zstd, and a twelfth more space.
     """
-    # Arrow cannot cut nested text as polars holds it (pyarrow 26), so it is copied into its older form.
-    nested = any(dtype.is_nested() for dtype in rows.dtypes)
-    whole = rows.to_arrow(compat_level=pl.CompatLevel.oldest() if nested else pl.CompatLevel.newest())
+    whole = _as_arrow(rows)
     options: dict[str, Any] = {
         "compression": "snappy",
         "use_dictionary": [name for name, dtype in rows.schema.items() if dtype == pl.String] or False,

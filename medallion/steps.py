@@ -78,7 +78,7 @@ class BronzeSteps:
 
         def weigh(key: str) -> int:
             file = self.landed[key].file
-            return bytes_of_file(self.table, file.size) if file else 0
+            return bytes_of_file(self.table, self.attempt.lake.root / file.kept, file.size) if file else 0
 
         groups: dict[tuple[str, ...], list[str]] = {}
         for key in keys:

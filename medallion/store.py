@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 
 from medallion.objects import ObjectPath, check_answers, is_address, open_address, options_for_scans, options_for_tables
 
@@ -34,6 +35,7 @@ __all__ = [
     "is_address",
     "open_place",
     "parquet_columns",
+    "parquet_shape",
     "readable",
     "relative",
     "scan_options",
@@ -180,3 +182,14 @@ def parquet_columns(place: Place) -> list[str]:
         scan = pl.scan_parquet(str(place), glob=False, hive_partitioning=False, **options_for_scans())
         return scan.collect_schema().names()
     return list(pl.read_parquet_schema(place))
+
+
+def parquet_shape(place: Place) -> tuple[int, int]:
+    """How many rows and columns a Parquet file has, from its footer.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is no Parquet file.
+    """
+    footer = pq.read_metadata(readable(place))
+    return footer.num_rows, footer.num_columns
