@@ -133,16 +133,7 @@ def _known(lake: Lake, project: Project) -> _Known:
         known.untold |= {each.attempt for each in records(lake.root / table.path)}
         snapshot = lake.pin(table.path, table.partition)
         _add_commits(known, table, snapshot)
-        held = {
-            key: (each, snapshot.folder / "_held" / key / "evidence.json")
-            for key, each in held_candidates(snapshot.folder).items()
-        }
-        known.add(
-            [
-                held_row(table, each, dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC))
-                for each, path in held.values()
-            ]
-        )
+        known.add(list(_held(table, snapshot)))
         known.add(list(_discarded(table, snapshot)))
         known.add(list(_recoveries(table, snapshot, list(known.rows.values()))))
     for told in settled(lake):
@@ -170,6 +161,14 @@ def _add_commits(known: _Known, table: Table, snapshot: Snapshot) -> None:
         )
     if bare := sum("content" not in row for row in rows):
         known.unknown.append(f"{table.path}: what {bare} batches were made of, since their evidence is gone")
+
+
+def _held(table: Table, snapshot: Snapshot) -> Iterator[Row]:
+    for key, each in held_candidates(snapshot.folder).items():
+        put = (snapshot.folder / "_held" / key / "evidence.json").stat().st_mtime
+        # A bucket tells whole seconds. But a commit takes a candidate away, so one that is there came after the last.
+        live = max((file.modified for file in snapshot.files.get(key, ())), default=0)
+        yield held_row(table, each, _time(max(put, (live + 1) / 1000)))
 
 
 def _discarded(table: Table, snapshot: Snapshot) -> Iterator[Row]:

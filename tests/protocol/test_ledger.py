@@ -1,6 +1,7 @@
 """The ledger says what was attempted and what came of it; the tables know better, and nothing depends on it."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -148,6 +149,20 @@ def test_the_ledger_that_is_deleted_is_made_anew_and_equal_in_all_that_the_table
     assert _by_status(before).keys() - _by_status(after).keys() == {"unchanged", "failed"}
     assert any("failed" in each for each in made.unknown)
     assert any("replaced" in each for each in made.unknown)
+
+
+def test_a_candidate_of_which_a_bucket_tells_only_the_second_is_still_younger_than_what_is_live(tmp_path, run):
+    land(tmp_path / "landing", FIRST, [1, -2])
+    build(Shop(), [FIRST], run)
+    land(tmp_path / "landing", FIRST, BLOCKED)
+    build(Shop(), [FIRST], run)
+    told = ledger.read(run.lake).select("pipeline_name", "partition", "status", "retry_count")
+    os.utime(tmp_path / "lake/silver/orders/_held" / FIRST / "evidence.json", (0, 0))  # as early as can be
+    rebuild(run.lake, PROJECT)
+    again = ledger.read(run.lake).select("pipeline_name", "partition", "status", "retry_count")
+    silver = pl.col("pipeline_name") == "silver/orders"
+    assert again.filter(silver).rows() == told.filter(silver).rows()
+    assert again.filter(silver).get_column("status").to_list() == ["committed", "blocked"]
 
 
 def test_a_rebuild_keeps_what_no_table_can_tell(eventful):
