@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -124,6 +124,15 @@ class Partitioning:
     def folder(self, key: str) -> str:
         """The hive folder of ``key`` below the table, as ``day=2017-01-01``."""
         return f"{self.column}={key}"
+
+    def in_order(self, keys: Iterable[str]) -> list[str]:
+        """Some keys in the order of the partitions, each once.
+
+        Raises:
+            UnknownPartition: if there is no such partition.
+        """
+        asked = {self.check(key) for key in keys}
+        return [key for key in self.keys() if key in asked]
 
     def series(self, keys: list[str], name: str | None = None) -> pl.Series:
         """The partition column's values for ``keys``."""

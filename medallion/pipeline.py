@@ -55,10 +55,7 @@ def refine_all(wanted: Mapping[Table, Sequence[str]], run: Run, *, at_once: int 
     Raises:
         UnknownPartition: before anything is read or written, if a table does not have one of its partitions.
     """
-    for table, keys in wanted.items():
-        for key in keys:
-            table.partition.check(key)
-    whole = {table: _in_order(table, keys) for table, keys in wanted.items()}
+    whole = {table: table.partition.in_order(keys) for table, keys in wanted.items()}
     pieces = {table: [keys] if keys else [] for table, keys in whole.items()}
     return dict(zip(pieces, refine_pieces(pieces, run, at_once=at_once), strict=True))
 
@@ -106,11 +103,6 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
 def _refine(piece: _Piece, run: Run, recent: Recent) -> Report:
     with keeping(recent):
         return refine(piece.table, piece.keys, run)
-
-
-def _in_order(table: Table, keys: Sequence[str]) -> list[str]:
-    asked = set(keys)
-    return [key for key in table.partition.keys() if key in asked]  # noqa: SIM118 - not a dictionary
 
 
 def _needs(table: Table, keys: Sequence[str], chosen: Mapping[str, frozenset[str]]) -> frozenset[tuple[str, str]]:

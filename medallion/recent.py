@@ -16,7 +16,6 @@ from typing import Any
 import polars as pl
 
 from medallion.lake import Snapshot
-from medallion.partitions import Whole
 from medallion.staging import DataFile, spans_of
 
 __all__ = ["Recent", "keeping", "recall", "remember"]
@@ -106,7 +105,7 @@ def recall(table: Snapshot, keys: Iterable[str], columns: Iterable[str] | None =
     pieces = recent.find(paths) if recent is not None and paths else None
     if not pieces:
         return None
-    cut = None if isinstance(table.partition, Whole) else table.partition.column
+    cut = table.partition.column
     wanted = set(table.schema if columns is None else columns)
     types: dict[str, Any] = {name: dtype for name, dtype in table.schema.items() if name in wanted and name != cut}
     if any(piece.schema.get(name, dtype) != dtype for piece in pieces for name, dtype in types.items()):

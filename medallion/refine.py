@@ -123,9 +123,7 @@ def refine(table: Table, keys: Sequence[str], run: Run) -> Report:
         IsolatedCopy: if the lake is a copy from a backup that has not been promoted.
         RestoreUnfinished: if a restore is open: nothing is built on what it has half done.
     """
-    for key in keys:
-        table.partition.check(key)
-    ordered = [key for key in table.partition.keys() if key in set(keys)]  # noqa: SIM118 - not a dictionary
+    ordered = table.partition.in_order(keys)
     check_publishes(run.lake.root)
     attempt = Attempt(table, run)
     check_none_open(run.lake)  # after pinning: so nothing that is pinned was written by a restore that is open
