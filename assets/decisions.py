@@ -22,8 +22,8 @@ from medallion.project import Project
 from medallion.refine import Run
 from medallion.tables import Table
 from medallion.verify import verify
-from resources.event_log import written_together
 from resources.lake import LakeResource
+from resources.telling import tell
 
 VERIFY, REPORT = "verify", "report"
 
@@ -83,11 +83,17 @@ def _failure(error: MedallionError) -> dg.Failure:
     return dg.Failure(str(error), allow_retries=False)
 
 
+def _tell(context: dg.OpExecutionContext, table: Table, lake: Lake, live: Report, held: Report | None = None) -> None:
+    """What is committed, and then what is blocked, since a blocked partition may well have a version."""
+    built_from = reporting.provenance(context.instance, table)
+    tell(context, reporting.materializations(table, live, lake, built_from))
+    for report in filter(None, (live, held)):
+        tell(context, reporting.evaluations(context.instance, context.run.run_id, table, report))
+
+
 def _approving(project: Project) -> dg.JobDefinition:
     @dg.op(name=APPROVE, out=dg.Out(str, description="what was published"))
-    def publish(
-        context: dg.OpExecutionContext, config: Approval, lake: LakeResource
-    ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[str]]:
+    def publish(context: dg.OpExecutionContext, config: Approval, lake: LakeResource) -> Iterator[dg.Output[str]]:
         """Publish a blocked candidate as it was judged."""
         opened = lake.open()
         try:
@@ -97,7 +103,7 @@ def _approving(project: Project) -> dg.JobDefinition:
         except MedallionError as error:
             raise _failure(error) from error
         report = Report(table.path, {config.partition: outcome})
-        yield from _told(context, table, report, opened)
+        _tell(context, table, opened, report)
         said = f"{table.path} {config.partition}: {type(outcome).__name__}"
         context.log.info(said)
         metadata: dict[str, dg.MetadataValue] = {
@@ -188,9 +194,7 @@ def _golden(project: Project, found: Verification) -> Iterator[dg.AssetCheckEval
 
 def _telling(project: Project) -> dg.JobDefinition:
     @dg.op(name=REPORT, out=dg.Out(int, description="partitions"))
-    def tell(
-        context: dg.OpExecutionContext, config: Telling, lake: LakeResource
-    ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[int]]:
+    def tell_again(context: dg.OpExecutionContext, config: Telling, lake: LakeResource) -> int:
         """Tell Dagster what the lake holds."""
         opened, count = lake.open(), 0
         try:
@@ -198,26 +202,15 @@ def _telling(project: Project) -> dg.JobDefinition:
             for table in tables:
                 live, held = live_report(opened, table), held_report(opened, table)
                 count += len(live.outcomes)
-                with written_together(context.instance):
-                    yield from _told(context, table, live, opened)
-                with written_together(context.instance):  # after it, since a blocked partition may well have a version
-                    told = reporting.evaluations(context.instance, context.run.run_id, table, held, blocking=False)
-                    yield from told
+                _tell(context, table, opened, live, held)
                 context.log.info("%s: %s committed, %s blocked", table.path, len(live.outcomes), len(held.outcomes))
         except MedallionError as error:
             raise _failure(error) from error
-        yield dg.Output(count)
+        return count
 
     return _job(
         "report_from_lake",
         "Tells Dagster what stands in the lake: a materialization for every committed partition, its checks, and what "
         "is blocked. For a Dagster instance that was lost or is new; nothing is computed, and no table is changed.",
-        tell,
+        tell_again,
     )
-
-
-def _told(
-    context: dg.OpExecutionContext, table: Table, report: Report, lake: Lake
-) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    yield from reporting.materializations(table, report, lake, reporting.provenance(context.instance, table))
-    yield from reporting.evaluations(context.instance, context.run.run_id, table, report)

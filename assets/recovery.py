@@ -29,8 +29,8 @@ from medallion.restore import INCOMPLETE, Restored, restore, resume
 from medallion.restore_plan import RestorePlan, plan
 from medallion.saved_state import Savepoint
 from medallion.tables import Table
-from resources.event_log import written_together
 from resources.lake import LakeResource
+from resources.telling import Told, tell
 
 _CHANGED = "replaced by a restore"
 """Stands for an input that is not what a restored partition was built from: Dagster then shows it as out of date."""
@@ -98,7 +98,7 @@ def _restore_job(project: Project) -> dg.JobDefinition:
         if told is None:
             yield dg.Output("nothing to complete")
             return
-        tell(context, project, opened, told)
+        tell_restored(context, project, opened, told)
         metadata = {"restore": dg.MetadataValue.md(_of_restored(told)), "document": dg.MetadataValue.json(asdict(told))}
         if told.outcome == INCOMPLETE:
             raise dg.Failure(f"the restore to {told.target} is incomplete", metadata=metadata, allow_retries=False)
@@ -124,21 +124,18 @@ def _restored(project: Project, lake: Lake, form: Restoration, run_id: str) -> R
     return restore(project, lake, goal, reason=form.reason, run_id=run_id)
 
 
-def tell(context: dg.OpExecutionContext, project: Project, lake: Lake, told: Restored) -> None:
+def tell_restored(context: dg.OpExecutionContext, project: Project, lake: Lake, told: Restored) -> None:
     """Report every partition that a restore has put back, as it is now; upstream first."""
     for table in project.tables:
         if told.replaced.get(table.path):
             built_from = reporting.provenance(context.instance, table)
-            with written_together(context.instance):
-                _tell_table(context, table, lake, told, built_from)
+            tell(context, _of_table(table, lake, told, built_from))
     for path, keys in told.dropped.items():
         if keys:
             context.log.warning("%s %s: not committed any more; Dagster still shows them", path, ", ".join(keys))
 
 
-def _tell_table(
-    context: dg.OpExecutionContext, table: Table, lake: Lake, told: Restored, built_from: Mapping[str, str]
-) -> None:
+def _of_table(table: Table, lake: Lake, told: Restored, built_from: Mapping[str, str]) -> Iterator[Told]:
     snapshot = lake.pin(table.path, table.partition)
     evidence_of = EvidenceReader(snapshot.folder)
     inputs = {get_input_data_version_tag(asset_key(each.table)) for each in table.inputs.values()}
@@ -150,16 +147,13 @@ def _tell_table(
             continue
         outcome = Unchanged(evidence, snapshot.version)
         more = {"restored by": f"restore {told.number} to {told.target}"}
-        for event in reporting.materialized(table, key, outcome, moved if key in stale else built_from, more):
-            context.log_event(event)
-        context.log_event(
-            dg.AssetCheckEvaluation(
-                asset_key=asset_key(table),
-                check_name=GATE,
-                partition=None if isinstance(table.partition, Whole) else key,
-                blocking=True,
-                **gate_evaluation(table, key, outcome),  # type: ignore[arg-type]
-            )
+        yield from reporting.materialized(table, key, outcome, moved if key in stale else built_from, more)
+        yield dg.AssetCheckEvaluation(
+            asset_key=asset_key(table),
+            check_name=GATE,
+            partition=None if isinstance(table.partition, Whole) else key,
+            blocking=True,
+            **gate_evaluation(table, key, outcome),  # type: ignore[arg-type]
         )
 
 

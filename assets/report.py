@@ -31,9 +31,8 @@ from medallion.lake import Lake
 from medallion.outcomes import Blocked, Committed, Failed, Outcome, Report, Unchanged
 from medallion.partitions import Whole
 from medallion.tables import Table
-from resources.event_log import withdraw_planned, written_together
+from resources.telling import tell, withdraw_planned
 
-Event = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]
 _CHART_POINTS = 28
 _IN_FULL = 31
 """Partitions of a run up to which every planned rule is told of each of them: a month by day."""
@@ -64,8 +63,8 @@ def provenance(instance: dg.DagsterInstance, table: Table, among: Collection[Tab
 
 def events(
     context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake, built_from: Mapping[str, str]
-) -> Iterator[Event]:
-    """The events of one table's report, in the order that Dagster needs: materializations, then evaluations.
+) -> Iterator[dg.Output[None]]:
+    """Tell of one table's report, in the order that Dagster needs, and give the step's results.
 
     Args:
         context: of the run.
@@ -74,26 +73,19 @@ def events(
         lake: where it lies.
         built_from: its ``provenance``.
     """
-    with written_together(context.instance):
-        yield from _events(context, table, report, lake, built_from)
-    reach("dagster told")
-
-
-def _events(
-    context: dg.AssetExecutionContext, table: Table, report: Report, lake: Lake, built_from: Mapping[str, str]
-) -> Iterator[Event]:
     # A table that the run was not asked for has no result to give, only news.
     complete = not report.refused and asset_key(table) in context.selected_asset_keys
-    yield from materializations(table, report, lake, built_from)
+    tell(context, materializations(table, report, lake, built_from))
     if complete:
         # The step's result. Dagster would make materializations of it, with one data version for all partitions of a
         # range; they have been told above, each with its own.
         told = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
         yield dg.Output(None, asset_key(table).to_python_identifier(), metadata=told)
-    yield from evaluations(context.instance, context.run.run_id, table, report, _planned(context, table, report))
+    tell(context, evaluations(context.instance, context.run.run_id, table, report, _planned(context, table, report)))
     if complete and dg.AssetCheckKey(asset_key(table), GATE) in context.selected_asset_check_keys:
         # Evaluations of single partitions are no result of the step; without one Dagster warns that nothing was gated.
         yield dg.Output(None, f"{asset_key(table).to_python_identifier()}_{GATE}")
+    reach("dagster told")
 
 
 def _planned(context: dg.AssetExecutionContext, table: Table, report: Report) -> set[str]:
@@ -190,10 +182,8 @@ def evaluations(
     table: Table,
     report: Report,
     planned: Collection[str] = (),
-    *,
-    blocking: bool = True,
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yielded after the materializations, because an evaluation names the one that it judges.
+    """To be told after the materializations, because an evaluation names the one that it judges.
 
     What Dagster planned is answered for every partition: without an answer it shows the partition as skipped, or, if
     the run fails, as failed, and draws both in red. What it did not plan is reported where it found something or has
@@ -205,7 +195,6 @@ def evaluations(
         table: the table.
         report: what became of its partitions.
         planned: names of the checks that are answered for every partition.
-        blocking: whether a red gate ends the run that tells of it.
     """
     key_of = asset_key(table)
     unpartitioned = isinstance(table.partition, Whole)
@@ -220,7 +209,7 @@ def evaluations(
                 asset_key=key_of,
                 check_name=name,
                 partition=partition,
-                blocking=blocking and name == GATE,
+                blocking=name == GATE,
                 target_materialization_data=targets.get(key),
                 **evaluation,  # type: ignore[arg-type]
             )
@@ -284,15 +273,15 @@ def _charts(table: Table, report: Report, lake: Lake) -> dict[str, dict[str, Any
 
 
 def bar_chart(values: list[float], width: int = 320, height: int = 60) -> str:
-    """A bar chart as a data URI of an SVG image; the last bar stands out."""
+    """A bar chart as a data URI of an SVG image, short since every partition has one; the last bar stands out."""
     top = max([*values, 1e-9])
-    step = width / len(values)
-    bars = "".join(
-        f'<rect x="{i * step:.1f}" y="{height - max(value, 0) / top * height:.1f}" width="{max(step - 1, 0.5):.1f}" '
-        f'height="{max(value, 0) / top * height:.1f}" fill="{"#e07a1f" if i == len(values) - 1 else "#8aa4c8"}"/>'
-        for i, value in enumerate(values)
+    *before, last = [f"M{i}.5 0v{round(max(value, 0) / top * height)}" for i, value in enumerate(values)]
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {len(values)} {height}" preserveAspectRatio="none">'
+        f'<g stroke-width=".9" transform="matrix(1 0 0 -1 0 {height})">'
+        f'<path stroke="#8aa4c8" d="{"".join(before)}"/><path stroke="#e07a1f" d="{last}"/></g></svg>'
     )
-    svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{bars}</svg>'
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 

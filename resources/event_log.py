@@ -10,10 +10,11 @@ Belongs here: how events reach the files. What they say is Dagster's.
 import datetime as dt
 import logging
 import os
+import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -21,11 +22,16 @@ from typing import Any, NamedTuple, Self
 
 import dagster as dg
 from dagster._core.event_api import EventHandlerFn
-from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS, BATCH_WRITABLE_EVENTS
+from dagster._core.events import (
+    ASSET_CHECK_EVENTS,
+    ASSET_EVENTS,
+    BATCH_WRITABLE_EVENTS,
+)
 from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import (
+    INDEX_SHARD_NAME,
     SqliteEventLogStorage,
     SqliteEventLogStorageWatchdog,
 )
@@ -37,20 +43,21 @@ from dagster._core.storage.sqlite_storage import (
 )
 from dagster._serdes import ConfigurableClassData
 from dagster_shared.serdes import serialize_value
-from sqlalchemy import bindparam, create_engine, delete, insert, select, update
+from sqlalchemy import create_engine, delete, insert
 from sqlalchemy import event as hooks
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 from watchdog.events import FileSystemEvent
 from watchdog.observers import Observer
 
+from resources.check_executions import evaluation_row, store_evaluations
+
 _logger = logging.getLogger(__name__)
 _OPEN = 16
 """Databases kept open. There is one for each run, the webserver looks at many, and each takes three file handles."""
-_TOGETHER = 500
+TOGETHER = 500
 """Events written in one transaction: half a second at most for which other processes wait."""
 _ALIKE = {*BATCH_WRITABLE_EVENTS, dg.DagsterEventType.ASSET_CHECK_EVALUATION}
-_COLLECTED = {dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_CHECK_EVALUATION}
 
 
 class PooledEventLog(SqliteEventLogStorage):
@@ -63,8 +70,9 @@ class PooledEventLog(SqliteEventLogStorage):
     _open: "OrderedDict[str, _Database]"
     _opened: dict[str, Connection] | None
     """The connections of the transaction in progress."""
-    _collected: list[EventLogEntry]
     _tables: set[str]
+    _empty: bytes | None
+    """The database of a run to which nothing has happened yet."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._of_a_process()
@@ -78,45 +86,19 @@ class PooledEventLog(SqliteEventLogStorage):
         """The storage that ``dagster.yaml`` asks for."""
         return cls(inst_data=inst_data, **config_value)
 
-    def store_event(self, event: EventLogEntry) -> None:
-        """Store an event, or keep it for the end of ``together``."""
-        with self._locked():
-            self._collected.append(event)
-            if not self._collecting or event.dagster_event_type not in _COLLECTED or len(self._collected) >= _TOGETHER:
-                self.flush()
-
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Store events in one transaction."""
-        with self._locked():
-            self._collected.extend(events)
-            self.flush()
+        """Store events, some hundred in one transaction; in any number of them, one that fails takes no other with it.
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Until the end of the block, materializations and check evaluations are written some hundred at a time.
-
-        Whatever this process reads, and any other event, comes after them. A process that is killed in the block may
-        leave some untold, as if it had been killed a little earlier.
+        Raises:
+            Exception: the first that an event itself caused, after all others were stored.
         """
         with self._locked():
-            self._collecting += 1
-        try:
-            yield
-        finally:
-            with self._locked():
-                self._collecting -= 1
-                self.flush()
-
-    def flush(self) -> None:
-        """Write what has been kept."""
-        with self._locked():
-            events, self._collected = self._collected, []
-            for start in range(0, len(events), _TOGETHER):
-                self._write(events[start : start + _TOGETHER])
+            for start in range(0, len(events), TOGETHER):
+                self._write(events[start : start + TOGETHER])
 
     def _write(self, events: Sequence[EventLogEntry]) -> None:
         if len(events) == 1:
-            super().store_event(events[0])
+            self.store_event(events[0])
             return
         try:
             with self._one_transaction():
@@ -125,7 +107,7 @@ class PooledEventLog(SqliteEventLogStorage):
                         self._store_many(list(group))
                     else:
                         for event in group:
-                            super().store_event(event)
+                            self.store_event(event)
         except Exception:
             _logger.exception("%s events could not be written together, and are written one by one", len(events))
             self._write_singly(events)
@@ -134,7 +116,7 @@ class PooledEventLog(SqliteEventLogStorage):
         errors = []
         for event in events:
             try:
-                super().store_event(event)
+                self.store_event(event)
             except Exception as error:  # noqa: BLE001 - one that cannot be stored takes no other with it
                 errors.append(error)
         if errors:
@@ -177,11 +159,11 @@ class PooledEventLog(SqliteEventLogStorage):
             evaluations = []
             for event, event_id, row in stored:
                 if event.dagster_event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION and event.run_id:
-                    evaluations.append(_evaluation(event, event_id, row))
+                    evaluations.append(evaluation_row(event, event_id, row))
                 elif event.dagster_event_type in ASSET_CHECK_EVENTS:
                     self.store_asset_check_event(event, event_id)
             if evaluations:
-                _store_evaluations(connection, evaluations)
+                store_evaluations(connection, evaluations)
 
     def _store_asset_check_evaluation_planned(self, event: EventLogEntry, event_id: int | None) -> None:
         """What Dagster does, but for one statement for all partitions, and the event serialized once for them."""
@@ -222,7 +204,6 @@ class PooledEventLog(SqliteEventLogStorage):
     def _connect(self, shard: str) -> Iterator[Connection]:
         with self._locked():
             if self._opened is None:
-                self.flush()
                 with self._engine(shard).connect() as connection, connection.begin():
                     yield connection
                 return
@@ -245,13 +226,31 @@ class PooledEventLog(SqliteEventLogStorage):
             )
             hooks.listen(engine, "connect", _not_flushed)
             if shard not in self._initialized_dbs:
-                self._initdb(engine)
+                self._make(shard, engine)
                 self._initialized_dbs.add(shard)
             self._open[shard] = _Database(engine, _identity(path))
             while len(self._open) > _OPEN:
                 self._open.pop(next(iter(self._open))).engine.dispose()
         self._open.move_to_end(shard)
         return self._open[shard].engine
+
+    def _make(self, shard: str, engine: Engine) -> None:
+        """Make a database, or look after the one that is there. One for a run is as empty as the one made before it.
+
+        Dagster reads all its migrations, twice, to write down which it is at: most of what a small run takes.
+        """
+        path = Path(self.path_for_shard(shard))
+        new = shard != INDEX_SHARD_NAME and not path.exists()
+        if new and self._empty is not None and _made_of(self._empty, path):
+            return
+        self._initdb(engine)
+        if new:
+            with engine.connect() as connection:
+                driver: Any = connection.connection.driver_connection
+                driver.execute("BEGIN")  # what is looked at is what is kept: another process may write to it already
+                if not driver.execute("SELECT id FROM event_logs LIMIT 1").fetchall():
+                    self._empty = driver.serialize()
+                driver.rollback()
 
     def _close(self, shard: str) -> None:
         self._open.pop(shard).engine.dispose()
@@ -260,7 +259,7 @@ class PooledEventLog(SqliteEventLogStorage):
     def _locked(self) -> Any:
         if os.getpid() != self._process:
             # After a fork the connections are the parent's, and closing them would take its locks away: they are kept
-            # and never used. What the parent has collected it writes itself.
+            # and never used.
             _INHERITED.append(self._open)
             self._of_a_process()
             self._db_lock = threading.RLock()
@@ -270,8 +269,8 @@ class PooledEventLog(SqliteEventLogStorage):
         self._process = os.getpid()
         self._open = OrderedDict()
         self._opened = None
-        self._collecting, self._collected = 0, []
         self._tables = set()
+        self._empty = None
 
     def has_table(self, table_name: str) -> bool:
         """Whether the index has a table. One that is there stays."""
@@ -288,15 +287,13 @@ class PooledEventLog(SqliteEventLogStorage):
     def wipe(self) -> None:
         """Remove all events, and the databases of the runs."""
         with self._locked():
-            self._collected.clear()
             for shard in list(self._open):
                 self._close(shard)
             super().wipe()
 
     def dispose(self) -> None:
-        """Write what has been kept and close everything."""
+        """Close everything."""
         with self._locked():
-            self.flush()
             for shard in list(self._open):
                 self._close(shard)
         super().dispose()
@@ -318,7 +315,7 @@ class PooledStorage(DagsterSqliteStorage):
         super().__init__(base_dir, inst_data)
         self._event_log_storage = PooledEventLog(_event_logs_directory(base_dir))
         # No entry of dagster.yaml says so: only with it does Dagster give events in batches.
-        os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", str(_TOGETHER))
+        os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", str(TOGETHER))
 
     @classmethod
     def from_config_value(  # type: ignore[override]  # as in Dagster's own
@@ -326,75 +323,6 @@ class PooledStorage(DagsterSqliteStorage):
     ) -> Self:
         """The storage that ``dagster.yaml`` asks for."""
         return cls.from_local(inst_data=inst_data, **config_value)
-
-
-def written_together(instance: dg.DagsterInstance) -> AbstractContextManager[None]:
-    """A block in which events are written some hundred at a time, if the instance can."""
-    storage = instance.event_log_storage
-    return storage.together() if isinstance(storage, PooledEventLog) else nullcontext()
-
-
-def _evaluation(event: EventLogEntry, event_id: int, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Where and as what an evaluation is kept: see ``_update_asset_check_evaluation`` of Dagster's."""
-    evaluation = event.get_dagster_event().asset_check_evaluation_data
-    status, target = AssetCheckExecutionRecordStatus, evaluation.target_materialization_data
-    return {
-        "of_asset": evaluation.asset_key.to_string(),
-        "of_check": evaluation.check_name,
-        "of_run": event.run_id,
-        "of_partition": evaluation.partition,
-        "execution_status": (status.SUCCEEDED if evaluation.passed else status.FAILED).value,
-        "evaluation_event": row["event"],
-        "evaluation_event_timestamp": row["timestamp"],
-        "evaluation_event_storage_id": event_id,
-        "materialization_event_storage_id": target.storage_id if target else None,
-    }
-
-
-def _store_evaluations(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Answer the evaluations that a run has planned, and add those that it has not."""
-    table = AssetCheckExecutionsTable.c
-    runs = sorted({row["of_run"] for row in rows})
-    planned = select(table.asset_key, table.check_name, table.run_id, table.partition).where(table.run_id.in_(runs))
-    known = {tuple(each) for each in connection.execute(planned)}
-    new: list[dict[str, Any]] = []
-    again: list[dict[str, Any]] = []
-    for row in rows:
-        place = (row["of_asset"], row["of_check"], row["of_run"], row["of_partition"])
-        (again if place in known else new).append(row)
-        known.add(place)
-    if new:
-        connection.execute(_NEW_EVALUATION, new)
-    if again and connection.execute(_PLANNED_EVALUATION, again).rowcount != len(again):
-        raise dg.DagsterInvariantViolationError("a check was planned twice for one partition of one run")
-
-
-_PLACE = {"asset_key": "of_asset", "check_name": "of_check", "run_id": "of_run", "partition": "of_partition"}
-_NEW_EVALUATION = insert(AssetCheckExecutionsTable).values(
-    {column: bindparam(name) for column, name in _PLACE.items()}
-    | {
-        column: bindparam(column)
-        for column in (
-            "execution_status",
-            "evaluation_event",
-            "evaluation_event_timestamp",
-            "evaluation_event_storage_id",
-            "materialization_event_storage_id",
-        )
-    }
-)
-_PLANNED_EVALUATION = update(AssetCheckExecutionsTable).where(
-    *(AssetCheckExecutionsTable.c[column].is_not_distinct_from(bindparam(name)) for column, name in _PLACE.items())
-)
-
-
-def withdraw_planned(instance: dg.DagsterInstance, run_id: str, checks: Collection[dg.AssetCheckKey]) -> bool:
-    """Withdraw what a run has planned of some checks; False, with nothing withdrawn, if the instance cannot."""
-    storage = instance.event_log_storage
-    if not isinstance(storage, PooledEventLog):
-        return False
-    storage.withdraw_planned(run_id, checks)
-    return True
 
 
 class _Database(NamedTuple):
@@ -413,6 +341,18 @@ def _identity(path: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _made_of(content: bytes, path: Path) -> bool:
+    """Make a file at once and whole; False if it cannot be made so, or is there."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-") as file:
+        file.write(content)
+        file.flush()
+        try:
+            os.link(file.name, path)
+        except OSError:  # another process was faster, or there are no hard links here
+            return False
+    return True
 
 
 def _not_flushed(connection: Any, _record: object) -> None:

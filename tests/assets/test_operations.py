@@ -14,6 +14,7 @@ from tests.assets.deployment import (
     QUIET,
     REFERENCES,
     Deployment,
+    Told,
     causes,
     cut_short,
     evaluations,
@@ -30,9 +31,10 @@ def ask(deployment: Deployment, job: str, op: str | None = None, **form: Any) ->
     with pytest.MonkeyPatch.context() as patch:
         for name, value in deployment.environment().items():
             patch.setenv(name, value)
-        return deployment.defs.resolve_job_def(job).execute_in_process(
+        done = deployment.defs.resolve_job_def(job).execute_in_process(
             run_config=config, instance=deployment.instance, raise_on_error=False
         )
+    return Told(done, deployment.instance)
 
 
 def said(result: dg.ExecuteInProcessResult, op: str) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """The pooled event log against Dagster's own: the same events, the same answers, the same files."""
 
+import logging
 import multiprocessing
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,11 +21,13 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
 from dagster._core.event_api import EventLogCursor
+from dagster._core.events import StepMaterializationData
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from dagster_shared.serdes.errors import SerializationError
 
-from resources.event_log import PooledEventLog, withdraw_planned, written_together
+from resources.event_log import PooledEventLog
+from resources.telling import Told, tell, withdraw_planned
 
 ROOT = Path(__file__).resolve().parents[2]
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -40,23 +45,27 @@ POOLED = yaml.safe_load((ROOT / "resources" / "dagster.yaml").read_text())["stor
 )
 def sales(context: dg.AssetExecutionContext) -> Iterator[Any]:
     """Sales by day, one of them bad; a note beside them; everything told as the project's assets tell it."""
-    with written_together(context.instance):
-        for key in context.partition_keys:
-            context.add_asset_metadata({"rows": len(key)}, asset_key=ASSET, partition_key=key)
-        yield dg.MaterializeResult(ASSET)
-        kind, wanted = dg.DagsterEventType.ASSET_MATERIALIZATION, set(context.partition_keys)
-        newest = context.instance.event_log_storage.get_latest_storage_id_by_partition(ASSET, kind, wanted)
-        for key in context.partition_keys:
-            target = AssetCheckEvaluationTargetMaterializationData(
-                storage_id=newest[key], run_id=context.run.run_id, timestamp=0.0
-            )
-            yield dg.AssetCheckEvaluation(
-                asset_key=ASSET, check_name="gate", passed=key != BAD, partition=key, metadata={"day": key},
-                target_materialization_data=target,
-            )  # fmt: skip
-        context.log.info("all told")
-        yield dg.AssetMaterialization("elsewhere", metadata={"note": "kept"}, tags={"colour": "red"})
-        yield dg.Output(None, "sales_gate")
+    for key in context.partition_keys:
+        context.add_asset_metadata({"rows": len(key)}, asset_key=ASSET, partition_key=key)
+    yield dg.MaterializeResult(ASSET)
+    tell(context, judged(context))
+    context.log.info("all told")
+    tell(context, [dg.AssetMaterialization("elsewhere", metadata={"note": "kept"}, tags={"colour": "red"})])
+    yield dg.Output(None, "sales_gate")
+
+
+def judged(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckEvaluation]:
+    """The gate's word on each day."""
+    kind, wanted = dg.DagsterEventType.ASSET_MATERIALIZATION, set(context.partition_keys)
+    newest = context.instance.event_log_storage.get_latest_storage_id_by_partition(ASSET, kind, wanted)
+    for key in context.partition_keys:
+        target = AssetCheckEvaluationTargetMaterializationData(
+            storage_id=newest[key], run_id=context.run.run_id, timestamp=0.0
+        )
+        yield dg.AssetCheckEvaluation(
+            asset_key=ASSET, check_name="gate", passed=key != BAD, partition=key, metadata={"day": key},
+            target_materialization_data=target,
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -177,8 +186,6 @@ def test_the_questions_have_answers(told):
 
 @pytest.mark.parametrize(("written", "read"), [("pooled", False), ("default", True)])
 def test_what_one_storage_wrote_the_other_reads_and_goes_on_with(told, written, read, tmp_path):
-    import shutil
-
     home, ids, facts = told[written]
     shutil.copytree(home, tmp_path / "home")
     with opened(tmp_path / "home", pooled=read) as instance:
@@ -202,6 +209,16 @@ def test_events_are_in_the_files_when_another_process_looks(tmp_path):
         instance.report_runless_asset_event(dg.AssetMaterialization("notes"))
         instance.report_engine_event("later", run_id=done.run_id, job_name="job")
         assert _asked_elsewhere(tmp_path / "home", done.run_id) == len(instance.all_logs(done.run_id))
+
+
+def entry(key: str, *, broken: bool = False, **metadata: Any) -> dg.EventLogEntry:
+    """A materialization of a day that no run has made, as the log stores it; broken, it cannot be written down."""
+    made = dg.AssetMaterialization(ASSET, partition=key, metadata=metadata)
+    if broken:
+        made.metadata["one"] = object()  # type: ignore[index]
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION.value
+    event = dg.DagsterEvent(kind, "job", event_specific_data=StepMaterializationData(made))
+    return dg.EventLogEntry(None, logging.DEBUG, "", "", time.time(), None, "job", event)
 
 
 def _asked_elsewhere(home: Path, run_id: str) -> int:
@@ -271,11 +288,7 @@ def test_threads_write_at_once_and_each_keeps_its_order(tmp_path):
     with opened(tmp_path / "home", pooled=True) as instance:
 
         def write(thread: int) -> None:
-            with written_together(instance):
-                for number in range(25):
-                    instance.report_runless_asset_event(
-                        dg.AssetMaterialization(ASSET, partition=KEYS[number], metadata={"thread": thread})
-                    )
+            instance.event_log_storage.store_event_batch([entry(key, thread=thread) for key in KEYS[:25]])
 
         threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
         for thread in threads:
@@ -293,32 +306,20 @@ def test_threads_write_at_once_and_each_keeps_its_order(tmp_path):
 def test_a_forked_process_opens_its_own_connections_and_leaves_the_parents_alone(tmp_path):
     with opened(tmp_path / "home", pooled=True) as instance:
         instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[0]))
-        with written_together(instance):
+        child = os.fork()
+        if child == 0:
             instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[1]))
-            child = os.fork()
-            if child == 0:
-                instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[2]))
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-            instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[3]))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[2]))
         records = instance.fetch_materializations(ASSET, limit=10).records
-        assert sorted(record.partition_key or "" for record in records) == KEYS[:4]
-
-
-def test_what_this_process_reads_comes_after_what_it_has_kept(tmp_path):
-    with opened(tmp_path / "home", pooled=True) as instance, written_together(instance):
-        instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[0]))
-        assert instance.get_materialized_partitions(ASSET) == {KEYS[0]}
+        assert sorted(record.partition_key or "" for record in records) == KEYS[:3]
 
 
 def test_an_event_that_cannot_be_stored_is_an_error_and_takes_no_other_with_it(tmp_path):
     with opened(tmp_path / "home", pooled=True) as instance:
-        broken = dg.AssetMaterialization(ASSET, partition=KEYS[1])
-        broken.metadata["one"] = object()  # type: ignore[index]
-        with pytest.raises(SerializationError), written_together(instance):  # noqa: PT012 - it is raised at the block's end
-            instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[0]))
-            instance.report_runless_asset_event(broken)
-            instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[2]))
+        with pytest.raises(SerializationError):
+            instance.event_log_storage.store_event_batch([entry(KEYS[0]), entry(KEYS[1], broken=True), entry(KEYS[2])])
         assert instance.get_materialized_partitions(ASSET) == {KEYS[0], KEYS[2]}
 
 
@@ -331,6 +332,71 @@ def test_a_database_that_was_replaced_is_opened_anew(tmp_path):
         assert instance.all_logs(done.run_id) == []
         instance.report_engine_event("again", run_id=done.run_id, job_name="job")
         assert len(instance.all_logs(done.run_id)) == 1
+
+
+@dg.asset
+def said(context: dg.AssetExecutionContext) -> Iterator[Any]:
+    """The same said twice: told, and yielded."""
+    words: list[Told] = [
+        dg.AssetMaterialization("elsewhere", partition="a", metadata={"rows": 3}, tags={"colour": "red"}),
+        dg.AssetMaterialization("elsewhere", description="by hand"),
+        dg.AssetCheckEvaluation(asset_key=ASSET, check_name="gate", passed=True, partition="a", description="fine"),
+        dg.AssetCheckEvaluation(asset_key=ASSET, check_name="gate", passed=False, severity=dg.AssetCheckSeverity.WARN),
+    ]
+    tell(context, words)
+    yield from words
+    yield dg.Output(None)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_what_is_told_is_what_would_be_yielded(pooled, tmp_path):
+    with opened(tmp_path / "home", pooled=pooled) as instance:
+        done = dg.materialize([said], instance=instance)
+        kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_CHECK_EVALUATION}
+        spoken = [each for each in instance.all_logs(done.run_id, of_type=kinds) if each.step_key]
+    told, yielded = spoken[:4], spoken[4:8]
+    assert len(told) == len(yielded) == 4
+    for one, other in zip(told, yielded, strict=True):
+        assert one.dagster_event == other.dagster_event
+        assert (one.message, one.level, one.step_key, one.job_name) == (
+            other.message, other.level, other.step_key, other.job_name
+        )  # fmt: skip
+
+
+def test_the_database_of_a_later_run_is_made_as_dagster_makes_the_first(tmp_path):
+    with opened(tmp_path / "home", pooled=True) as instance:
+        ids = [run(instance, key, key).run_id for key in KEYS[:2]]
+        paths = [instance.event_log_storage.path_for_shard(each) for each in ids]
+    first, second = (_shape(Path(path)) for path in paths)
+    assert first == second
+    assert first["journal"] == [("wal",)]
+    assert first["migration"]
+
+
+def _shape(path: Path) -> dict[str, list[Any]]:
+    with sqlite3.connect(path) as connection:
+        questions = {
+            "tables": "select type, name, tbl_name, sql from sqlite_master order by name",
+            "migration": "select version_num from alembic_version",
+            "journal": "pragma journal_mode",
+            "steps": "select dagster_event_type, step_key from event_logs order by id",
+        }
+        return {name: connection.execute(question).fetchall() for name, question in questions.items()}
+
+
+def test_a_run_whose_database_another_process_makes_first_loses_nothing(tmp_path):
+    with opened(tmp_path / "home", pooled=True) as one, opened(tmp_path / "home", pooled=True) as other:
+        for instance in (one, other):
+            run(instance, KEYS[0], KEYS[0])  # each has made one, and would make the next of it
+        for instance in (one, other):
+            instance.report_engine_event("hello", run_id="shared", job_name="job")
+        assert len(one.all_logs("shared")) == len(other.all_logs("shared")) == 2
+        with opened(tmp_path / "home", pooled=True) as late:
+            late.report_engine_event("hello", run_id="shared", job_name="job")
+            late.report_engine_event("first", run_id="late", job_name="job")
+            late.report_engine_event("second", run_id="later", job_name="job")
+            assert [len(late.all_logs(each)) for each in ("shared", "late", "later")] == [3, 1, 1]
+    assert not list((tmp_path / "home/history/runs").glob(".new-*"))
 
 
 def test_wiped_it_is_empty_and_works_on(tmp_path):
@@ -372,10 +438,3 @@ def test_planned_checks_that_are_withdrawn_are_not_shown_as_skipped(tmp_path):
         assert withdraw_planned(instance, second.run_id, [check])
         again = [each.run_id for each in instance.event_log_storage.get_asset_check_execution_history(check, limit=2)]
         assert again == [first.run_id] * 2
-
-
-def test_the_default_storage_is_written_through(tmp_path):
-    with opened(tmp_path / "home", pooled=False) as instance, written_together(instance):
-        instance.report_runless_asset_event(dg.AssetMaterialization(ASSET, partition=KEYS[0]))
-        with opened(tmp_path / "home", pooled=False) as other:
-            assert other.get_materialized_partitions(ASSET) == {KEYS[0]}
