@@ -1,8 +1,7 @@
 """Jobs, the daily schedule, and the sensor that notices new and changed files in the landing zone."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterator, Mapping
 
 import dagster as dg
 from dagster._core.definitions.partitions.partitioned_schedule import UnresolvedPartitionedAssetScheduleDefinition
@@ -10,6 +9,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from assets.backfill import LIVE
+from assets.chains import neighbours
 from assets.specs import asset_key
 from medallion.digests import digest
 from medallion.partitions import Daily, Monthly, Partitioning, Weekly, Whole
@@ -85,11 +85,3 @@ def _requests(cut: Partitioning, changed: Mapping[str, Mapping[str, list[int]]],
         else:
             tags = {**LIVE, ASSET_PARTITION_RANGE_START_TAG: keys[0], ASSET_PARTITION_RANGE_END_TAG: keys[-1]}
             yield dg.RunRequest(run_key=run_key, job_name=job, tags=tags)
-
-
-def neighbours(cut: Partitioning, keys: Iterable[str]) -> list[list[str]]:
-    """Some partitions as runs of neighbours, in order."""
-    wanted = set(keys)
-    places = [(place, key) for place, key in enumerate(cut.keys()) if key in wanted]
-    runs = groupby(enumerate(places), key=lambda item: item[1][0] - item[0])
-    return [[key for _, (_, key) in run] for _, run in runs]

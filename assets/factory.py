@@ -1,7 +1,7 @@
 """Turns declared tables into Dagster assets. Bodies load, call the engine and report; they decide nothing."""
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,14 +10,17 @@ import dagster as dg
 from dagster_duckdb import DuckDBResource
 
 from assets import report as reporting
+from assets.ahead import made_ahead, versions_of
 from assets.backfill import PLAN_TAG
+from assets.chains import Chain, chains
 from assets.specs import asset_key, asset_spec, partitions_definition, quarantine_spec
 from checks.translate import check_specs
 from medallion.errors import MedallionError
 from medallion.evidence import read_held
 from medallion.lake import Lake
+from medallion.outcomes import Report
 from medallion.partitions import Whole
-from medallion.pipeline import refine_all
+from medallion.pipeline import refine_in_order
 from medallion.refine import Run
 from medallion.tables import Table
 from resources.lake import LakeResource, LandingResource
@@ -35,37 +38,7 @@ def build_assets(tables: Iterable[Table]) -> list[dg.AssetsDefinition | dg.Asset
     return built
 
 
-def chains(tables: Iterable[Table]) -> list[list[Table]]:
-    """The tables that share an operation, in order.
-
-    A source that fails for one day must not keep the other days out of silver. Dagster skips a whole step whose parent
-    step failed, so a source and what is refined from it are one step, which reports each partition of each table by
-    itself.
-    """
-    tables = list(tables)
-    found: list[list[Table]] = []
-    taken: set[str] = set()
-    for table in tables:
-        if table.path not in taken:
-            chain = [table, *_refinements(table, tables)]
-            taken.update(each.path for each in chain)
-            found.append(chain)
-    return found
-
-
-def _refinements(source: Table, tables: Iterable[Table]) -> list[Table]:
-    if source.layer != "bronze":
-        return []
-    return [
-        table
-        for table in tables
-        if table.layer == "silver"
-        and next(iter(table.inputs.values())).table is source
-        and table.partition == source.partition
-    ]
-
-
-def _operation(chain: list[Table]) -> dg.AssetsDefinition:
+def _operation(chain: Chain) -> dg.AssetsDefinition:
     first = chain[0]
     partitions = partitions_definition(first.partition)
     single = dg.BackfillPolicy.single_run()
@@ -93,8 +66,8 @@ def _operation(chain: list[Table]) -> dg.AssetsDefinition:
             if any(table.source for table in wanted):
                 run = replace(run, landing=landing.open())
             failed = []
-            built_from = {table: reporting.provenance(context.instance, table) for table in wanted}
-            for table, report in refine_all(wanted, run).items():
+            built_from, reports = _refined(context, chain, wanted, run)
+            for table, report in reports:
                 # What this very run has made of its other tables has been told meanwhile.
                 known = built_from[table] | reporting.provenance(context.instance, table, among=chain)
                 told = report if asked[table] else reporting.news(report)
@@ -108,13 +81,28 @@ def _operation(chain: list[Table]) -> dg.AssetsDefinition:
     return operation
 
 
+def _refined(
+    context: dg.AssetExecutionContext, chain: Chain, wanted: Mapping[Table, Sequence[str]], run: Run
+) -> tuple[dict[Table, dict[str, str]], Iterable[tuple[Table, Report]]]:
+    """What each table is built from, and the reports as they come: of what was made ahead, or is made now."""
+    built_from = {table: reporting.provenance(context.instance, table) for table in wanted}
+    piece = made_ahead(context.run.run_id)
+    if piece is None:
+        return built_from, zip(wanted, refine_in_order(wanted, run), strict=True)
+    # It was read before Dagster was asked: what others have committed since must not count as what it is built from.
+    now = versions_of(chain, run)
+    moved = {path for path, version in piece.versions.items() if now[path] != version}
+    told = {table: reporting.outdated(table, tags, moved) for table, tags in built_from.items()}
+    return told, ((table, piece.reports[table].result()) for table in wanted)
+
+
 def _keys(context: dg.AssetExecutionContext, table: Table) -> list[str]:
     if isinstance(table.partition, Whole):
         return list(table.partition.keys())
     return list(context.partition_keys)
 
 
-def _to_read_again(context: dg.AssetExecutionContext, chain: list[Table], source: Table, lake: Lake) -> list[str]:
+def _to_read_again(context: dg.AssetExecutionContext, chain: Chain, source: Table, lake: Lake) -> list[str]:
     """The partitions of a source that were refused further on, where the source itself is not asked for.
 
     What the gate refused is repaired where it came from. "Re-execute from failure", and anybody who materializes what

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.data_version import get_input_data_version_tag
 from pydantic import Field
 
 from assets import report as reporting
@@ -31,9 +30,6 @@ from medallion.saved_state import Savepoint
 from medallion.tables import Table
 from resources.lake import LakeResource
 from resources.telling import Told, tell
-
-_CHANGED = "replaced by a restore"
-"""Stands for an input that is not what a restored partition was built from: Dagster then shows it as out of date."""
 
 
 class NewSavepoint(dg.Config):
@@ -138,8 +134,7 @@ def tell_restored(context: dg.OpExecutionContext, project: Project, lake: Lake, 
 def _of_table(table: Table, lake: Lake, told: Restored, built_from: Mapping[str, str]) -> Iterator[Told]:
     snapshot = lake.pin(table.path, table.partition)
     evidence_of = EvidenceReader(snapshot.folder)
-    inputs = {get_input_data_version_tag(asset_key(each.table)) for each in table.inputs.values()}
-    moved = {name: _CHANGED if name in inputs else value for name, value in built_from.items()}
+    moved = reporting.outdated(table, built_from, {each.table.path for each in table.inputs.values()})
     stale = told.stale.get(table.path, {})
     for key in told.replaced[table.path]:
         evidence = evidence_of(snapshot.batch_id(key) or "")

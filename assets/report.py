@@ -33,6 +33,10 @@ from medallion.partitions import Whole
 from medallion.tables import Table
 from resources.telling import tell, withdraw_planned
 
+_CHANGED = "changed meanwhile"
+"""Stands for an input that is not what a partition was built from."""
+_FIRST_EVENT = "1"
+"""Comes before whatever was told of an input."""
 _CHART_POINTS = 28
 _IN_FULL = 31
 """Partitions of a run up to which every planned rule is told of each of them: a month by day."""
@@ -59,6 +63,16 @@ def provenance(instance: dg.DagsterInstance, table: Table, among: Collection[Tab
         found[get_input_data_version_tag(key)] = (version or DEFAULT_DATA_VERSION).value
         found[get_input_event_pointer_tag(key)] = str(record.storage_id) if record else NULL_EVENT_POINTER
     return found
+
+
+def outdated(table: Table, built_from: Mapping[str, str], changed: Collection[str]) -> dict[str, str]:
+    """A table's ``provenance`` as of before some inputs changed, given by path: Dagster shows it as out of date."""
+    inputs = (*table.inputs.values(), *table.references.values())
+    keys = [asset_key(each.table) for each in inputs if each.table.path in changed]
+    # Dagster compares the versions of what has no partitions, and looks for newer events of what has.
+    before = {get_input_data_version_tag(key): _CHANGED for key in keys}
+    before |= {get_input_event_pointer_tag(key): _FIRST_EVENT for key in keys}
+    return {name: before.get(name, value) for name, value in built_from.items()}
 
 
 def events(

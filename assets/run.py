@@ -1,6 +1,7 @@
 """``make run``: backfill everything that is pending, say what the lake holds, and serve Dagster's UI.
 
-The runs are ordinary Dagster runs in this process, with all their events; a daemon would make the same ones.
+The runs are ordinary Dagster runs in this process, with all their events; a daemon would make the same ones. What they
+tell of is made ahead of them (``assets/ahead.py``).
 """
 
 import argparse
@@ -16,22 +17,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import dagster as dg
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from assets.automation import neighbours
-from assets.factory import chains
-from assets.specs import asset_key
-from checks.translate import GATE
+from assets.ahead import Ahead
+from assets.chains import chains
 from medallion.errors import ConfigurationError, MedallionError
-from medallion.partitions import Whole
 from medallion.project import Project, load_project
-from medallion.refine import Run, pending, watching
+from medallion.refine import Run
 from medallion.summary import render, summarize
-from medallion.tables import Table
-from resources.lake import LakeResource, LandingResource
+from resources.places import open_lake, open_landing, slice_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 console = Console()
@@ -100,9 +95,7 @@ def backfill(names: Sequence[str] = ()) -> int:
     started = time.monotonic()
     logging.getLogger("medallion").setLevel(logging.ERROR)  # refused partitions are listed at the end
     project = _wanted(load_project("assets.feeds"), names)
-    run = Run(lake=LakeResource().open(), landing=LandingResource().open(), run_id="plan")
-    failures: list[str] = []
-    unchanged = 0
+    run = Run(lake=open_lake(), landing=open_landing(), slice_bytes=slice_bytes())
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -110,19 +103,29 @@ def backfill(names: Sequence[str] = ()) -> int:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with dg.DagsterInstance.get() as instance, Progress(*columns, console=console) as progress:
-        for chain in chains(project.tables):
-            keys, waiting = chain[0].partition.keys(), _waiting(chain, run, instance)
-            unchanged += (len(keys) - len(waiting)) * len(chain)
-            tasks = {
-                table.path: progress.add_task(table.path, total=len(keys), completed=len(keys) - len(waiting))
-                for table in chain
-            }
-            with watching(lambda path, settled, tasks=tasks: progress.advance(tasks[path], settled)):  # type: ignore[misc]
-                for piece in neighbours(chain[0].partition, waiting):
-                    failures += _execute(chain, piece, instance)
+    with Progress(*columns, console=console) as progress:
+        bars = {each.path: progress.add_task(each.path, total=len(each.partition.keys())) for each in project.tables}
+        with Ahead(project.tables, run, lambda path, settled: progress.advance(bars[path], settled)) as ahead:
+            unchanged, failures = _tell(ahead, project)
+        for each in project.tables:  # with what there was nothing to do for
+            progress.update(bars[each.path], completed=len(each.partition.keys()))
     _report(project, run, unchanged, failures, time.monotonic() - started)
     return len(failures)
+
+
+def _tell(ahead: Ahead, project: Project) -> tuple[int, list[str]]:
+    """Run in Dagster what is made ahead; how many partitions were left alone, and the messages of what was refused."""
+    import dagster as dg  # noqa: PLC0415 - a second, in which the first tables are being made
+
+    from assets.local_runs import run_chain  # noqa: PLC0415
+
+    unchanged, failures = 0, list[str]()
+    with dg.DagsterInstance.get() as instance:
+        for chain in chains(project.tables):
+            told, refused = run_chain(chain, ahead, instance)
+            failures += refused
+            unchanged += sum(len(table.partition.keys()) - len(told) for table in chain)
+    return unchanged, failures
 
 
 def _wanted(project: Project, names: Sequence[str]) -> Project:
@@ -132,50 +135,6 @@ def _wanted(project: Project, names: Sequence[str]) -> Project:
         if table in wanted:
             wanted.update(given.table for given in (*table.inputs.values(), *table.references.values()))
     return Project(tuple(table for table in project.tables if table in wanted)) if names else project
-
-
-def _waiting(chain: Sequence[Table], run: Run, instance: dg.DagsterInstance) -> list[str]:
-    """Partitions that one of the tables has to do, or that Dagster does not know of (its instance may be new)."""
-    cut = chain[0].partition
-    wanted: set[str] = set()
-    for table in chain:
-        wanted.update(pending(table, cut.keys(), run))
-        if isinstance(cut, Whole):
-            known = set(cut.keys()) if instance.get_latest_materialization_event(asset_key(table)) else set()
-        else:
-            known = set(instance.get_materialized_partitions(asset_key(table)))
-        wanted.update(set(cut.keys()) - known)
-    return [key for key in cut.keys() if key in wanted]  # noqa: SIM118 - not a dictionary
-
-
-def _execute(chain: Sequence[Table], keys: Sequence[str], instance: dg.DagsterInstance) -> list[str]:
-    """One Dagster run for a row of neighbouring partitions; the messages of what was refused."""
-    from assets.definitions import defs  # noqa: PLC0415 - a feed with an error is to be one message, not a traceback
-
-    assets = [asset_key(table) for table in chain]
-    whole = defs.resolve_implicit_job_def_def_for_assets(assets)
-    assert whole is not None
-    # Of the checks only the gates are planned: Dagster would have to be told of each rule for each of hundreds of
-    # partitions (10 ms each on SQLite), most of which found nothing. Those that did are reported all the same.
-    gates = {dg.AssetCheckKey(key, GATE) for key in assets}
-    job = whole.get_subset(asset_selection=set(assets), asset_check_selection=gates)
-    tags = (
-        {}
-        if isinstance(chain[0].partition, Whole)
-        else {ASSET_PARTITION_RANGE_START_TAG: keys[0], ASSET_PARTITION_RANGE_END_TAG: keys[-1]}
-    )
-    # Every event goes to the instance, where the UI shows it; the terminal is for progress and the summary.
-    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    result = job.execute_in_process(run_config=quiet, instance=instance, tags=tags, raise_on_error=False)
-    return [_message(event) for event in result.all_events if event.is_step_failure]
-
-
-def _message(event: dg.DagsterEvent) -> str:
-    """What a failed step says to people: the engine's own message if there is one."""
-    data = event.step_failure_data
-    if data.user_failure_data is not None and data.user_failure_data.description:
-        return data.user_failure_data.description
-    return data.error_display_string
 
 
 def _report(project: Project, run: Run, unchanged: int, failures: Sequence[str], seconds: float) -> None:

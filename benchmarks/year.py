@@ -60,15 +60,15 @@ for report in refine_all({table: keys[table.path] for table in tables}, run).val
 print(time.perf_counter() - started)
 """
 _REFERENCES = """
-from assets.run import _execute
 import dagster as dg
-from assets.factory import chains
+from assets.chains import chains
+from assets.local_runs import execute
 from medallion.project import load_project
 
 with dg.DagsterInstance.get() as instance:
     for chain in chains(load_project("assets.feeds").tables):
         if chain[0].name in ("products", "households"):
-            assert not _execute(chain, chain[0].partition.keys(), instance)
+            assert not execute(chain, chain[0].partition.keys(), instance)
 """
 
 

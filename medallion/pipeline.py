@@ -19,9 +19,9 @@ from medallion.recent import Recent, keeping
 from medallion.refine import Run, refine
 from medallion.tables import Table
 
-__all__ = ["Pieces", "refine_all", "refine_pieces"]
+__all__ = ["AT_ONCE", "Pieces", "refine_all", "refine_in_order", "refine_pieces"]
 
-_AT_ONCE = 3
+AT_ONCE = 3
 """Tables that do not depend on each other are few; more share the memory, and it is cut into more commits."""
 
 Pieces = Mapping[Table, Sequence[Sequence[str]]]
@@ -36,8 +36,18 @@ class _Piece:
     """Table and partition of what it reads, as far as that is asked for too."""
 
 
-def refine_all(wanted: Mapping[Table, Sequence[str]], run: Run, *, at_once: int = _AT_ONCE) -> dict[Table, Report]:
-    """Refine partitions of several tables.
+def refine_all(wanted: Mapping[Table, Sequence[str]], run: Run, *, at_once: int = AT_ONCE) -> dict[Table, Report]:
+    """Refine partitions of several tables: a report for each, in the order of ``wanted``.
+
+    Args, errors: as of :func:`refine_in_order`.
+    """
+    return dict(zip(wanted, refine_in_order(wanted, run, at_once=at_once), strict=True))
+
+
+def refine_in_order(
+    wanted: Mapping[Table, Sequence[str]], run: Run, *, at_once: int = AT_ONCE, recent: Recent | None = None
+) -> Iterator[Report]:
+    """Refine partitions of several tables, and give each table's report as soon as it and those before it are settled.
 
     A table is one piece. Cutting a range further, so that one half of bronze is read while the other half of silver is
     judged, was measured and is slower: each piece has its own attempt, commits and record in the ledger.
@@ -48,19 +58,20 @@ def refine_all(wanted: Mapping[Table, Sequence[str]], run: Run, *, at_once: int 
         run: as for :func:`~medallion.refine.refine`; ``slice_bytes`` holds for all that run at once together,
             and once more for rows that were just committed and are read next.
         at_once: tables that run at the same time.
+        recent: where rows that were just committed are kept, if others read and fill it too; its limit is its own.
 
     Returns:
-        a report for each table, in the order of ``wanted``; outcomes in the order of the table's partitions.
+        the reports, as they are asked for; outcomes in the order of the table's partitions.
 
     Raises:
         UnknownPartition: before anything is read or written, if a table does not have one of its partitions.
     """
     whole = {table: table.partition.in_order(keys) for table, keys in wanted.items()}
     pieces = {table: [keys] if keys else [] for table, keys in whole.items()}
-    return dict(zip(pieces, refine_pieces(pieces, run, at_once=at_once), strict=True))
+    return refine_pieces(pieces, run, at_once=at_once, recent=recent)
 
 
-def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]:
+def refine_pieces(pieces: Pieces, run: Run, *, at_once: int, recent: Recent | None = None) -> Iterator[Report]:
     """Refine partitions of several tables, piece by piece as they are given.
 
     Args:
@@ -68,9 +79,11 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
         run: as for :func:`~medallion.refine.refine`; ``slice_bytes`` holds for all that run at once together,
             and once more for rows that were just committed and are read next.
         at_once: pieces that run at the same time, at least one.
+        recent: where rows that were just committed are kept, if others read and fill it too; its limit is its own.
 
     Yields:
-        a report for each table as soon as all its pieces have been settled, in the order of ``pieces``.
+        a report for each table as soon as all its pieces have been settled, in the order of ``pieces``. What does not
+        depend on whoever takes it runs on meanwhile.
     """
     at_once = max(1, at_once)
     share = replace(run, slice_bytes=max(1, run.slice_bytes // at_once))
@@ -82,18 +95,23 @@ def refine_pieces(pieces: Pieces, run: Run, *, at_once: int) -> Iterator[Report]
     settled: dict[Table, dict[str, Outcome]] = {table: {} for table in pieces}
     untold = list(pieces)
     running: dict[Future[Report], _Piece] = {}
-    recent = Recent(run.slice_bytes)
+    kept = recent or Recent(run.slice_bytes)
     with ThreadPoolExecutor(at_once, thread_name_prefix="refine") as pool:
-        while untold:
+
+        def start() -> None:
             for piece in _ready(waiting, running.values(), unsettled)[: at_once - len(running)]:
                 waiting.remove(piece)
                 # Whoever watches the run watches its threads, too.
                 context = contextvars.copy_context()
-                running[pool.submit(context.run, _refine, piece, share, recent)] = piece
+                running[pool.submit(context.run, _refine, piece, share, kept)] = piece
+
+        start()
+        while untold:
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 piece = running.pop(done)
                 settled[piece.table].update(done.result().outcomes)
                 unsettled.difference_update((piece.table.path, key) for key in piece.keys)
+            start()
             while untold and len(settled[untold[0]]) == len(chosen[untold[0].path]):
                 table = untold.pop(0)
                 ordered = (key for piece in pieces[table] for key in piece)

@@ -4,7 +4,6 @@ One set of resources a deployment. Folders come from the resource's own configur
 run starts; nothing is read at import.
 """
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,16 +12,13 @@ import duckdb
 import polars as pl
 from dagster_duckdb import DuckDBResource
 
-from medallion.errors import ConfigurationError, InputNotCommitted
+from medallion.errors import InputNotCommitted
 from medallion.evidence import read_held
 from medallion.lake import Lake, Snapshot
 from medallion.partitions import Whole
 from medallion.project import load_project
-from medallion.refine import Run
 from medallion.sources import LandingZone
-
-DEFAULT_LAKE = "lake"
-DEFAULT_LANDING = "landing"
+from resources.places import open_lake, open_landing, slice_bytes
 
 
 class LakeResource(dg.ConfigurableResource[None]):
@@ -45,10 +41,7 @@ class LakeResource(dg.ConfigurableResource[None]):
         Raises:
             ConfigurationError: if the environment names no positive number.
         """
-        given = str(self.slice_mib or os.environ.get("MEDALLION_SLICE_MIB") or Run.slice_bytes // 2**20)
-        if not given.isdecimal() or int(given) < 1:
-            raise ConfigurationError(f"MEDALLION_SLICE_MIB is {given!r}, and has to be a positive number of MiB.")
-        return int(given) * 2**20
+        return slice_bytes(self.slice_mib)
 
     def open(self) -> Lake:
         """The lake.
@@ -56,7 +49,7 @@ class LakeResource(dg.ConfigurableResource[None]):
         Raises:
             ConfigurationError: if the folder cannot be used.
         """
-        return Lake(self.root or os.environ.get("MEDALLION_LAKE", DEFAULT_LAKE), durable=self.durable)
+        return open_lake(self.root, durable=self.durable)
 
 
 class LandingResource(dg.ConfigurableResource[None]):
@@ -71,7 +64,7 @@ class LandingResource(dg.ConfigurableResource[None]):
         Raises:
             ConfigurationError: if the folder is not there.
         """
-        return LandingZone(self.root or os.environ.get("MEDALLION_LANDING", DEFAULT_LANDING))
+        return open_landing(self.root)
 
 
 class LakeReader(dg.ConfigurableIOManager):

@@ -8,8 +8,9 @@ import pytest
 from medallion import savepoints
 from medallion.lake import Lake
 from tests.assets.conftest import DAYS
-from tests.assets.deployment import DAILY, QUIET, Deployment, told
+from tests.assets.deployment import DAILY, QUIET, REFERENCES, Deployment, told
 from tests.assets.test_materialize import edit_a_quantity
+from tests.assets.test_staleness import stale
 
 BRONZE, SILVER, DAILY_SALES, SALES_7D = DAILY
 DAY = DAYS[2]
@@ -82,6 +83,21 @@ def test_a_restore_puts_the_day_back_and_dagster_is_told_its_content(finished, s
         assert data_version(spoilt, asset, DAY) == right[asset][DAY]
     assert wrong != right[SILVER][DAY]
     assert "recovered" in shown(result)["restore"]
+
+
+def test_what_was_out_of_date_at_the_savepoint_is_shown_so_after_the_restore(finished):
+    for assets in (REFERENCES, DAILY[:2], DAILY[2:3], DAILY[3:]):  # so that Dagster knows of them
+        cut = {} if assets == REFERENCES else {"first": DAYS[0], "last": DAYS[-1]}
+        assert finished.run(*assets, **cut).success
+    edit_a_quantity(finished, DAY)
+    assert finished.run(BRONZE, SILVER, first=DAY).success
+    assert finished.run(DAILY_SALES, first=DAY).success
+    assert launched(finished, "create_savepoint", "create", name="behind").success
+    assert finished.run(SALES_7D, first=DAY, last=DAYS[-1]).success
+    assert stale(finished, SALES_7D) == {}
+    result = launched(finished, "restore_savepoint", "restore", savepoint="behind", dry_run=False, reason="as it was")
+    assert result.success, told(result)
+    assert set(stale(finished, SALES_7D)) == {day for day in DAYS if day >= DAY}
 
 
 def test_an_unknown_savepoint_fails_the_run_with_those_that_there_are(finished):
