@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.assets.deployment import DAILY, REFERENCES, Deployment, deliver
+from tests.assets.deployment import DAILY, REFERENCES, Deployment, deliver, instance_in
 
 DAYS = ("2017-01-01", "2017-01-02", "2017-01-03", "2017-01-04", "2017-01-05")
 WEEK = "2016-12-26"
@@ -24,7 +24,7 @@ def delivered(retail_landing: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """A landing zone of a few days, and a lake that holds only the references; to copy only."""
     root = tmp_path_factory.mktemp("delivered")
     deliver(retail_landing, root / "landing", DAYS, [WEEK])
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in(tmp_path_factory.mktemp("home") / "delivered") as instance:
         assert Deployment(root, instance).run(*REFERENCES).success
     return root
 
@@ -34,7 +34,7 @@ def built(delivered: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with every day in place up to gold; to read and to copy only."""
     root = tmp_path_factory.mktemp("built") / "retail"
     shutil.copytree(delivered, root)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in(tmp_path_factory.mktemp("home") / "built") as instance:
         deployment = Deployment(root, instance)
         for assets in (DAILY[:2], DAILY[2:3], DAILY[3:]):
             assert deployment.run(*assets, first=DAYS[0], last=DAYS[-1]).success
@@ -42,10 +42,10 @@ def built(delivered: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """A Dagster instance that knows nothing yet and is forgotten afterwards."""
-    with dg.DagsterInstance.ephemeral() as fresh:
-        yield fresh
+    with instance_in(tmp_path / "home") as new:
+        yield new
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ Does not belong here: what is right; that is said by the tests.
 """
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from checks.translate import GATE
 Standing: TypeAlias = dict[str, tuple[tuple[str, ...], int | None]]
 """By partition: the names of its live files, and its fence."""
 
+ROOT = Path(__file__).resolve().parents[2]
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 REFERENCES = ("bronze/products", "silver/products", "bronze/households", "silver/households")
 GARBAGE = bytes(range(128, 256)) * 40
@@ -34,6 +36,18 @@ def deliver(year: Path, landing: Path, days: Iterable[str], weeks: Iterable[str]
         (landing / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(year / name, landing / name)
     return landing
+
+
+@contextmanager
+def instance_in(home: Path) -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance as the project configures it, which knows nothing yet."""
+    home.mkdir(parents=True)
+    shutil.copyfile(ROOT / "resources" / "dagster.yaml", home / "dagster.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(home))
+        instance = dg.DagsterInstance.from_config(str(home))
+    with instance:
+        yield instance
 
 
 def cut_short(file: Path, rows: int) -> None:

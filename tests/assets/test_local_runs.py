@@ -1,13 +1,15 @@
 """What ``make run`` does: everything that is pending is made ahead, and told by Dagster runs in this process."""
 
+import shutil
 import threading
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from assets.ahead import Ahead
-from assets.chains import chains
+from assets.chains import Chain, chains
 from assets.local_runs import run_chain
 from medallion.errors import TableUnreadable
 from medallion.evidence import EvidenceReader
@@ -18,7 +20,7 @@ from medallion.sources import LandingZone
 from medallion.tables import Table
 from medallion.verify import verify
 from tests.assets.conftest import DAYS
-from tests.assets.deployment import DAILY, REFERENCES, Deployment, cut_short
+from tests.assets.deployment import DAILY, REFERENCES, Deployment, cut_short, instance_in
 from tests.assets.test_materialize import edit_a_quantity
 from tests.assets.test_staleness import build, stale
 
@@ -42,40 +44,45 @@ def everything(deployment: Deployment, *paths: str) -> tuple[dict[str, set[str]]
     chosen, ran, refused = tables(*paths), dict[str, set[str]](), list[str]()
     with ahead_of(deployment, chosen) as ahead:
         for chain in chains(chosen):
-            keys, failures = run_chain(chain, ahead, deployment.instance)
+            keys, failures = told_of(deployment, chain, ahead)
             ran.update((table.path, keys) for table in chain)
             refused += failures
     return ran, refused
 
 
-@pytest.fixture(autouse=True)
-def folders(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The deployment's folders in the environment, where its runs look for them."""
-    deployment = next(
-        request.getfixturevalue(name) for name in ("fresh", "finished") if name in request.fixturenames
-    )  # fmt: skip
+def told_of(deployment: Deployment, chain: Chain, ahead: Ahead) -> tuple[set[str], list[str]]:
+    """Run a chain with the deployment's folders in the environment, where its resources look for them."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in deployment.environment().items():
             patch.setenv(name, value)
-        yield
+        return run_chain(chain, ahead, deployment.instance)
 
 
-def test_what_is_made_ahead_is_what_runs_make_themselves(fresh, built, instance):
-    _, refused = everything(fresh, *REFERENCES, *DAILY)
+@pytest.fixture(scope="module")
+def made(delivered: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment, list[str]]]:
+    """The few days made ahead and told, with the rest of the year not delivered; and what was refused."""
+    root = tmp_path_factory.mktemp("made") / "retail"
+    shutil.copytree(delivered, root)
+    with instance_in(root.parent / "home") as instance:
+        deployment = Deployment(root, instance)
+        yield deployment, everything(deployment, *REFERENCES, *DAILY)[1]
+
+
+def test_what_is_made_ahead_is_what_runs_make_themselves(made, built, instance):
+    (deployment, refused), other = made, Deployment(built, instance)
     assert len(refused) == 3  # the days that were not delivered keep bronze and silver, and gold, from the year's end
-    other = Deployment(built, instance)
     for table in DAILY:
-        assert fresh.materialized(table) - {CLOSED} == set(DAYS), table
-        assert fresh.files(table, DAYS) == other.files(table, DAYS), table
-    assert verify(load_project("assets.feeds"), Lake(fresh.lake)).reconciled
+        assert deployment.materialized(table) - {CLOSED} == set(DAYS), table
+        assert deployment.files(table, DAYS) == other.files(table, DAYS), table
+    assert verify(load_project("assets.feeds"), Lake(deployment.lake)).reconciled
 
 
-def test_the_evidence_names_the_run_that_has_told_of_it(fresh):
-    everything(fresh, *REFERENCES, *DAILY)
+def test_the_evidence_names_the_run_that_has_told_of_it(made):
+    deployment, _ = made
     for table in tables(*DAILY):
-        snapshot = Lake(fresh.lake).pin(table.path, table.partition)
+        snapshot = Lake(deployment.lake).pin(table.path, table.partition)
         evidence_of = EvidenceReader(snapshot.folder)
-        told = fresh.instance.fetch_materializations(dg.AssetKey(table.path.split("/")), limit=1000).records
+        told = deployment.instance.fetch_materializations(dg.AssetKey(table.path.split("/")), limit=1000).records
         runs = {record.partition_key: record.run_id for record in told}
         for day in DAYS:
             evidence = evidence_of(snapshot.batch_id(day) or "")
@@ -83,16 +90,12 @@ def test_the_evidence_names_the_run_that_has_told_of_it(fresh):
             assert evidence.run_id == runs[day]
 
 
-def test_what_stands_is_not_run_again(fresh):
+def test_what_stands_is_not_run_again_and_a_corrected_day_with_what_is_built_from_it(fresh):
     everything(fresh, *REFERENCES, *DAILY)
     before = {table: fresh.standing(table, DAYS) for table in DAILY}
     ran, _ = everything(fresh, *REFERENCES, *DAILY)
     assert not any(keys & set(DAYS) for keys in ran.values())
     assert {table: fresh.standing(table, DAYS) for table in DAILY} == before
-
-
-def test_a_corrected_day_runs_with_what_is_built_from_it_and_nothing_else(fresh):
-    everything(fresh, *REFERENCES, *DAILY)
     edit_a_quantity(fresh, DAY)
     ran, _ = everything(fresh, *REFERENCES, *DAILY)
     later = {day for day in DAYS if day >= DAY}
@@ -127,7 +130,7 @@ def test_what_others_commit_between_making_and_telling_is_shown_as_a_change(fres
         made = piece.reports[chosen[0]].result()
         edit_a_quantity(fresh, DAY)
         build(fresh, BRONZE, SILVER, first=DAY, last=DAY)
-        run_chain((chosen[0],), ahead, fresh.instance)
+        told_of(fresh, (chosen[0],), ahead)
     assert set(made.published) == set(DAYS)
     assert DAY in stale(fresh, DAILY_SALES)
 
@@ -140,7 +143,7 @@ def test_a_table_that_cannot_be_read_is_said_to_whoever_asks_and_keeps_no_other_
     with ahead_of(fresh, chosen) as ahead:
         source = chains(chosen)[0]
         with pytest.raises(TableUnreadable, match="silver/transactions"):
-            run_chain(source, ahead, fresh.instance)
+            told_of(fresh, source, ahead)
         assert fresh.materialized(BRONZE) == set()
 
 
