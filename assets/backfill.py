@@ -20,7 +20,8 @@ from assets.specs import asset_key, partitions_definition
 from medallion import savepoints
 from medallion.errors import MedallionError
 from medallion.partitions import Whole
-from medallion.plan import Plan, Select, plan
+from medallion.plan import Plan, Select
+from medallion.planning import plan
 from medallion.project import Project
 from resources.lake import LakeResource, LandingResource
 

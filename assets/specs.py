@@ -13,7 +13,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from medallion import partitions as cut
 from medallion.errors import DeclarationError
 from medallion.gate import FAILURES, WARNINGS
-from medallion.plan import code_of
+from medallion.planning import code_of
 from medallion.tables import Input, Sql, Table
 
 QUARANTINE_GROUP = "quarantine"

@@ -21,7 +21,7 @@ from benchmarks.plan import correct, make_tables
 from medallion.execution import execute
 from medallion.lake import Lake
 from medallion.partitions import Partitioning
-from medallion.plan import plan
+from medallion.planning import plan
 from medallion.project import Project
 from medallion.refine import Run, refine
 from medallion.sources import LandingZone

@@ -21,7 +21,8 @@ import polars as pl
 from medallion.contract import Contract, field
 from medallion.lake import Lake
 from medallion.partitions import Daily, Monthly
-from medallion.plan import Plan, plan
+from medallion.plan import Plan
+from medallion.planning import plan
 from medallion.project import Project
 from medallion.refine import Run, refine
 from medallion.sources import LandingZone

@@ -24,7 +24,7 @@ from rich.table import Table as RichTable
 
 from benchmarks.plan import correct, make_tables
 from medallion.lake import Lake
-from medallion.plan import plan
+from medallion.planning import plan
 from medallion.project import Project
 from medallion.sources import LandingZone
 

@@ -16,7 +16,8 @@ from medallion.errors import PlanOutdated
 from medallion.lake import Snapshot
 from medallion.outcomes import Report
 from medallion.pipeline import refine_pieces
-from medallion.plan import Plan, TablePlan, code_of
+from medallion.plan import Plan, TablePlan
+from medallion.planning import code_of
 from medallion.project import Project
 from medallion.refine import Run
 

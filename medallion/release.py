@@ -13,7 +13,8 @@ from typing import Any
 
 from medallion.execution import execute
 from medallion.outcomes import Committed, Report
-from medallion.plan import Plan, Select, plan
+from medallion.plan import Plan, Select
+from medallion.planning import plan
 from medallion.project import Project
 from medallion.quarantine import outstanding
 from medallion.refine import Run

@@ -4,7 +4,7 @@ The live files, their evidence and what is held decide. With a landing zone at h
 counts too. The ledger is asked for one thing only, the failures that leave no trace in a table.
 
 A partition's state tells of its own inputs as they are committed now. Whether those are stale themselves is told by
-*their* state; what follows from it is a plan's business (``plan.py``).
+*their* state; what follows from it is a plan's business (``planning.py``).
 """
 
 from __future__ import annotations

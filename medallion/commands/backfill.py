@@ -99,7 +99,8 @@ def execute(
     The exit status is 1 if a partition was blocked or failed.
     """
     from medallion.execution import moved, remaining
-    from medallion.plan import Plan, plan_again
+    from medallion.plan import Plan
+    from medallion.planning import plan_again
 
     settings: Settings = context.obj
     made = Plan.from_json(planfile.read_text(), str(planfile))
@@ -162,7 +163,7 @@ def _plan(
     upstream: bool, newest_first: bool, slice_mib: int | None,
 ) -> Plan:  # fmt: skip
     from medallion.plan import DEFAULT, Select
-    from medallion.plan import plan as make
+    from medallion.planning import plan as make
     from medallion.refine import Run
 
     project, run = settings.project(), _run(settings)

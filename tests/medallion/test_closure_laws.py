@@ -17,7 +17,8 @@ from medallion.execution import execute
 from medallion.lake import Replacement
 from medallion.outcomes import Committed, Report
 from medallion.partitions import Keys
-from medallion.plan import Plan, plan
+from medallion.plan import Plan
+from medallion.planning import plan
 from medallion.project import Project
 from medallion.refine import Run, refine
 from medallion.staging import stage

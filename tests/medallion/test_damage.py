@@ -25,7 +25,7 @@ from medallion.lake import Lake
 from medallion.log import CHECKPOINT_INTERVAL
 from medallion.outcomes import Committed
 from medallion.past_states import of_savepoint
-from medallion.plan import plan
+from medallion.planning import plan
 from medallion.project import Project
 from medallion.refine import Run, refine
 from medallion.repair import repair_lake

@@ -10,7 +10,8 @@ from medallion.execution import execute, remaining, slices_of
 from medallion.failpoints import Interrupted, armed
 from medallion.outcomes import Report
 from medallion.partitions import Daily, Keys, Monthly, Weekly
-from medallion.plan import Plan, Select, plan, plan_again
+from medallion.plan import Plan, Select
+from medallion.planning import plan, plan_again
 from medallion.project import Project
 from medallion.refine import Run, refine
 from tests.builders import (

@@ -13,7 +13,7 @@ from medallion.errors import SavepointRefused, TableUnreadable
 from medallion.execution import execute
 from medallion.failpoints import Interrupted, armed
 from medallion.lake import Lake
-from medallion.plan import plan
+from medallion.planning import plan
 from medallion.project import Project
 from medallion.refine import Run, refine
 from medallion.saved_state import content_of

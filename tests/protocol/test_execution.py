@@ -12,7 +12,8 @@ import pytest
 from medallion.execution import execute, remaining
 from medallion.lake import Lake
 from medallion.outcomes import Committed
-from medallion.plan import Plan, plan
+from medallion.plan import Plan
+from medallion.planning import plan
 from medallion.project import Project
 from tests.protocol.shop import DAY, DAYS, Shop, build, contents, expected, held_by, land, make_run
 from tests.protocol.workers import Nursery
