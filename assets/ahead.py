@@ -1,8 +1,10 @@
 """Tables that are made before the runs that tell of them.
 
-The engine hardly needs Python and Dagster is nothing else: while the one makes tables, the other is imported and told
-of what has been made. A chain of tables is made as soon as the chains that it is built from are; the run that tells of
-it finds the reports here. Its events, its evidence and its failures are those of a run that makes everything itself.
+The engine hardly holds Python's lock, and Dagster hardly lets it go: while the one makes tables, the other is imported
+and told of what has been made. A chain of tables is made as soon as the chains that it is built from are; the run that
+tells of it finds the reports here. Its events, its evidence and its failures are those of a run that makes everything
+itself. A process that is killed in between leaves tables of which Dagster knows nothing, under the id of a run that it
+never saw; the next one tells of them.
 """
 
 import contextlib

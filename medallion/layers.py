@@ -75,15 +75,18 @@ class Layers:
         """How many rows the transform gives; text says why it gives none."""
         name, first = next(iter(self.basis.inputs.items()))
         groups: dict[tuple[str, ...], list[str]] = {}
-        for key in keys:
-            groups.setdefault(first.snapshot.columns(key), []).append(key)
         found: dict[str, int | str] = {}
+        for key in keys:
+            try:
+                groups.setdefault(first.snapshot.columns(key), []).append(key)
+            except _UNREADABLE as error:
+                found[key] = _said(error)
         for columns, some in groups.items():
             chosen = {name: columns} if first.input.table.layer == "bronze" else {}
             try:
                 found |= self._count(some, chosen)
-            except (MedallionError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-                found |= dict.fromkeys(some, f"an error: {(str(error).splitlines() or [''])[0]}")
+            except _UNREADABLE as error:
+                found |= dict.fromkeys(some, _said(error))
         return found
 
     def _count(self, keys: Sequence[str], columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -105,3 +108,11 @@ class Layers:
             f"{gives} from {below.path} {key}, which holds {below.rows(key):,}",
             f"Look at both: medallion inspect {self.table.path} {key}.",
         )
+
+
+_UNREADABLE = (MedallionError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+"""What reading a damaged file may end with."""
+
+
+def _said(error: BaseException) -> str:
+    return f"an error: {(str(error).splitlines() or [''])[0]}"

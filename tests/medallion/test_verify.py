@@ -486,8 +486,24 @@ def test_whichever_byte_of_whichever_live_file_is_changed_that_file_is_named(sho
     bit = data.draw(st.integers(0, 7))
     path.write_bytes(sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :])
     try:
-        found = only(verified(shop, run))
+        _the_file_is_named(shop, run, path)
     finally:
         path.write_bytes(sound)
-    assert found.kind is Kind.FILE_ALTERED
-    assert found.file == str(path.relative_to(str(run.lake.root)))
+
+
+def test_a_file_that_no_reader_can_open_is_named_and_so_is_what_cannot_be_counted_without_it(shop, run):
+    path = file_of(shop.raw_orders, run, FIRST)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-8] + bytes(4) + sound[-4:])  # the length of the footer
+    assert _the_file_is_named(shop, run, path) == [(shop.orders.path, FIRST)]
+
+
+def _the_file_is_named(shop: Shop, run: Run, path: Path) -> list[tuple[str, str]]:
+    """That the file was altered is said, and otherwise at most what can no longer be counted: those partitions."""
+    found = verified(shop, run).differences
+    (altered,) = [each for each in found if each.kind is Kind.FILE_ALTERED]
+    assert altered.file == str(path.relative_to(str(run.lake.root)))
+    assert altered.then
+    others = [each for each in found if each is not altered]
+    assert all(each.kind is Kind.LAYERS and "an error: " in each.found for each in others)
+    return [(each.table, each.partition) for each in others]
