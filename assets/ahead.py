@@ -75,8 +75,7 @@ class Ahead:
         return self._pieces[chain].result()
 
     def _upstream(self, chain: Chain) -> list["Future[None]"]:
-        read = {given.table for table in chain for given in (*table.inputs.values(), *table.references.values())}
-        return [made for other, made in self._made.items() if not read.isdisjoint(other)]
+        return [made for other, made in self._made.items() if not _read_by(chain).isdisjoint(other)]
 
     def _make(self, chain: Chain, upstream: Collection["Future[None]"]) -> None:
         wait(upstream)  # that one of them could not be made is no reason: the version that it had stands
@@ -118,8 +117,12 @@ class Ahead:
 
 def versions_of(chain: Chain, run: Run) -> dict[str, int | None]:
     """The live versions of what a chain is built from and refers to, itself left out."""
-    read = {given.table for table in chain for given in (*table.inputs.values(), *table.references.values())}
-    return {table.path: run.lake.pin(table.path, table.partition).version for table in read - set(chain)}
+    return {table.path: run.lake.pin(table.path, table.partition).version for table in _read_by(chain) - set(chain)}
+
+
+def _read_by(chain: Chain) -> set[Table]:
+    """What the tables of a chain are built from and refer to."""
+    return {given.table for table in chain for given in (*table.inputs.values(), *table.references.values())}
 
 
 _telling: ContextVar[Piece | None] = ContextVar("telling", default=None)
